@@ -1,0 +1,357 @@
+"""ENVELOPE DEBEZIUM: the messages that Debezium's Postgres connector writes with its default settings.
+
+| change | messages |
+|---|---|
+| row of the snapshot | op ``r`` |
+| INSERT | op ``c`` |
+| UPDATE | op ``u``; with the replica identity FULL also the old row, as ``before`` |
+| UPDATE of the key | op ``d`` and a tombstone of the old key, then op ``c`` of the new key |
+| DELETE | op ``d`` and a tombstone |
+| TRUNCATE | none, as with Debezium's default ``skipped.operations=t`` |
+
+::
+
+    images ─▶ columns as Debezium represents them (`penstock.sinks.debezium_types`) ─▶ before, after ┐
+           └▶ source, op, ts_ms … ───────────────────────────────────────────────────────────────────┴▶ SinkMessages
+
+    messages of all tables ── with_transactions ──▶ the same with their transaction block
+
+**Old rows.** With the default replica identity, Postgres sends the key of a deleted row alone. The other columns are
+null; a column that is declared NOT NULL has the value that Debezium puts there: 0, an empty text, 1970.
+
+**TOAST.** A value that did not change, and that Postgres therefore did not send, is taken from the old row if that has
+it. Otherwise it is Debezium's placeholder: ``__debezium_unavailable_value``. Debezium fails on types that have no
+placeholder (numeric, and arrays of numeric, timestamp, boolean …); these are null here.
+
+**NOT NULL** columns are required in the schema, as in Debezium. The constraint may be dropped upstream, which the log
+does not show. A column with a null in a new row is optional in the messages of that batch.
+
+**Differences.** The log has no position for each change: ``lsn``, both numbers of ``sequence`` and the position in the
+id of the transaction are the commit position of the transaction. Default values of columns are not in the schema. Rows
+of a snapshot have ``snapshot`` = ``true``, also the first and the last one, and no ``txId``. Messages have no headers
+(``__debezium.newkey``, ``__debezium.oldkey``). ``ts_ms`` and so on are the time at which the batch was converted. See
+`penstock.sinks.debezium_types` for differences between types.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.model import Image, TableSchema, is_not_null
+from penstock.sinks.debezium_types import DebeziumType, connect_field, debezium_type
+from penstock.sinks.messages import Flags, SinkMessages, changed_keys, image_kinds, some_columns
+
+__all__ = ["DEBEZIUM_VERSION", "DebeziumTable", "debezium_messages", "with_transactions"]
+
+DEBEZIUM_VERSION = "3.6.1.Final"
+"""The version of Debezium whose messages are written."""
+
+Rows = npt.NDArray[np.int64]
+
+_PARTIAL = (Image.BEFORE_KEY, Image.DELETED_KEY)
+_OLD = (Image.BEFORE, Image.BEFORE_KEY)
+_DELETED = (Image.DELETED, Image.DELETED_KEY)
+_NEW = (Image.UPDATED, Image.INSERTED, Image.COPIED)
+_OPERATIONS = {**dict.fromkeys((*_OLD, *_DELETED), "d"), Image.UPDATED: "u", Image.INSERTED: "c", Image.COPIED: "r"}
+_SNAPSHOT = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
+
+
+@dataclass(frozen=True)
+class DebeziumTable:
+    """A table whose changes are written, and its names in the messages."""
+
+    schema: TableSchema
+    """The columns of the images, and the upstream table."""
+    key: tuple[str, ...]
+    """The columns of the message key; empty for messages without keys."""
+    topic: str
+    """The prefix of the names of schemas, as in ``shop.public.orders``."""
+    server: str
+    """The source's ``name``: in Debezium, the option ``topic.prefix``."""
+    database: str
+    version: str = DEBEZIUM_VERSION
+    connector: str = "postgresql"
+    tombstones: bool = True
+    """Whether a tombstone follows each DELETE (Debezium's option ``tombstones.on.delete``)."""
+
+    @property
+    def key_name(self) -> str:
+        """The name of the schema of keys."""
+        return f"{self.topic}.Key"
+
+    @property
+    def value_name(self) -> str:
+        """The name of the schema of values, whose version is 2."""
+        return f"{self.topic}.Envelope"
+
+
+def debezium_messages(images: pa.RecordBatch, table: DebeziumTable, now: int | None = None) -> SinkMessages:
+    """Return the messages of images of whole changes; `now` is the time in nanoseconds since 1970."""
+    kinds, rows = image_kinds(images), images.column("row")
+    numbers, is_tombstone = _places(kinds, rows, table)
+    converted = _converted(images, kinds, table)
+    key = None
+    if table.key:
+        key = _required(some_columns(converted, table.key).take(pa.array(numbers)))
+    columns = [
+        *_old_and_new(converted, kinds, numbers, table),
+        _source(images, kinds, numbers, table, now),
+        pa.nulls(len(numbers), _TRANSACTION.type),
+        _operations(kinds, numbers),
+        *_times(len(numbers), time.time_ns() if now is None else now),
+    ]
+    fields = [
+        *(connect_field(pa.field(name, converted.type), f"{table.topic}.Value") for name in ("before", "after")),
+        connect_field(
+            pa.field("source", columns[2].type, nullable=False), "io.debezium.connector.postgresql.Source", 1
+        ),
+        _TRANSACTION,
+        pa.field("op", pa.string(), nullable=False),
+        *(pa.field(name, pa.int64()) for name in ("ts_ms", "ts_us", "ts_ns")),
+    ]
+    values = pa.StructArray.from_arrays(columns, fields=fields, mask=pa.array(is_tombstone))
+    positions, ordinals = (images.column(name) for name in ("_lsn", "_ordinal"))
+    return SinkMessages(positions.to_numpy()[numbers], pc.fill_null(ordinals, 0).to_numpy()[numbers], values, key)
+
+
+def _places(kinds: npt.NDArray[np.int8], rows: pa.StructArray, table: DebeziumTable) -> tuple[Rows, Flags]:
+    """Return the image of each message, and whether it is a tombstone."""
+    old = np.flatnonzero(np.isin(kinds, _OLD))
+    counts = np.isin(kinds, _NEW).astype(np.int64)
+    removing = 2 if table.tombstones else 1
+    counts[np.isin(kinds, _DELETED)] = removing
+    counts[old] = removing * (changed_keys(rows, table.key, old) if table.key else np.zeros(len(old), np.int64))
+    numbers = np.repeat(np.arange(len(kinds)), counts)
+    is_tombstone = np.zeros(len(numbers), np.bool_)
+    is_tombstone[1:] = numbers[1:] == numbers[:-1]
+    return numbers, is_tombstone
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def _converted(images: pa.RecordBatch, kinds: npt.NDArray[np.int8], table: DebeziumTable) -> pa.StructArray:
+    """Return the rows of all images, with the columns as Debezium represents them."""
+    rows = images.column("row")
+    columns_of_rows = dict(zip(rows.type.names, rows.flatten(), strict=True))
+    omitted = _omitted(images)
+    has_old = np.concatenate([[False], kinds[:-1] == Image.BEFORE]) if len(kinds) else np.zeros(0, np.bool_)
+    is_new = pa.array(np.isin(kinds, _NEW))
+    is_partial = pa.array(np.isin(kinds, _PARTIAL)) if np.any(np.isin(kinds, _PARTIAL)) else None
+    fields, columns = [], []
+    for place, column in enumerate(table.schema.columns):
+        kind, values = debezium_type(column), columns_of_rows[column.name]
+        missing = omitted.get(place)
+        if missing is not None:
+            values = values.take(pa.array(np.arange(len(kinds)) - (missing & has_old)))
+        values = kind.convert(values)
+        if missing is not None and kind.unavailable is not None:
+            values = _replaced(values, missing & ~has_old, kind.unavailable, kind)
+        is_required = (column.name in table.schema.key or is_not_null(column)) and not _has_null(values, is_new)
+        if is_required and is_partial is not None and kind.fallback is not None:
+            values = _replaced(values, pc.and_(is_partial, values.is_null()), kind.fallback, kind)
+        fields.append(kind.field(column.name, not is_required))
+        columns.append(values)
+    return pa.StructArray.from_arrays(columns, fields=fields)
+
+
+def _omitted(images: pa.RecordBatch) -> dict[int, Flags]:
+    """Return which rows omit an unchanged TOAST value, by the index of its column."""
+    lists = images.column("_unchanged")
+    if lists.null_count == len(lists):
+        return {}
+    columns, rows = pc.list_flatten(lists).to_numpy(), pc.list_parent_indices(lists).to_numpy()
+    found = {}
+    for column in np.unique(columns):
+        found[int(column)] = np.zeros(len(lists), np.bool_)
+        found[int(column)][rows[columns == column]] = True
+    return found
+
+
+def _has_null(values: pa.Array, where: pa.BooleanArray) -> bool:
+    return bool(values.null_count) and bool(pc.any(pc.and_(values.is_null(), where)).as_py())
+
+
+def _replaced(values: pa.Array, where: Flags | pa.Array, value: object, kind: DebeziumType) -> pa.Array:
+    """Return the values with one value in some of the rows."""
+    one = pa.array([value], kind.arrow)
+    both = pa.concat_arrays([values, one])
+    chosen = np.where(np.asarray(where), len(values), np.arange(len(values)))
+    return both.take(pa.array(chosen))
+
+
+def _old_and_new(
+    converted: pa.StructArray, kinds: npt.NDArray[np.int8], numbers: Rows, table: DebeziumTable
+) -> tuple[pa.StructArray, pa.StructArray]:
+    """Return the old and the new row of each message; null where it has none."""
+    kind = kinds[numbers]
+    is_new = np.isin(kind, _NEW)
+    before = numbers - (kind == Image.UPDATED)
+    has_before = ~is_new | ((kind == Image.UPDATED) & (numbers > 0) & np.isin(kinds[before], _OLD))
+    if table.key:  # a changed key is a DELETE and an INSERT
+        has_before &= ~(is_new & np.isin(before, numbers))
+    return _taken(converted, before, has_before), _taken(converted, numbers, is_new)
+
+
+def _taken(rows: pa.StructArray, numbers: Rows, where: Flags) -> pa.StructArray:
+    return rows.take(pa.array(numbers, mask=~where)) if where.any() else pa.nulls(len(numbers), rows.type)
+
+
+def _required(keys: pa.StructArray) -> pa.StructArray:
+    """Return keys, of which none is null."""
+    return pa.StructArray.from_arrays(keys.flatten(), fields=list(keys.type))
+
+
+def _operations(kinds: npt.NDArray[np.int8], numbers: Rows) -> pa.StringArray:
+    letters = [_OPERATIONS.get(Image(kind), "") for kind in range(len(Image))]
+    codes = kinds[numbers].astype(np.int64)
+    created = (codes[1:] == Image.UPDATED) & np.isin(kinds[numbers[:-1]], _OLD)
+    codes[1:][created] = Image.INSERTED
+    return pa.array(letters).take(pa.array(codes))
+
+
+# -- source and times --------------------------------------------------------------------------------------------------
+
+_TRANSACTION = connect_field(
+    pa.field(
+        "transaction",
+        pa.struct(
+            [
+                pa.field("id", pa.string(), nullable=False),
+                pa.field("total_order", pa.int64(), nullable=False),
+                pa.field("data_collection_order", pa.int64(), nullable=False),
+            ]
+        ),
+    ),
+    "event.block",
+    1,
+)
+_SOURCE = [
+    pa.field("version", pa.string(), nullable=False),
+    pa.field("connector", pa.string(), nullable=False),
+    pa.field("name", pa.string(), nullable=False),
+    pa.field("ts_ms", pa.int64(), nullable=False),
+    connect_field(
+        pa.field("snapshot", pa.string()),
+        "io.debezium.data.Enum",
+        1,
+        parameters={"allowed": _SNAPSHOT},
+        default="false",
+    ),
+    pa.field("db", pa.string(), nullable=False),
+    pa.field("sequence", pa.string()),
+    pa.field("ts_us", pa.int64()),
+    pa.field("ts_ns", pa.int64()),
+    pa.field("schema", pa.string(), nullable=False),
+    pa.field("table", pa.string(), nullable=False),
+    pa.field("txId", pa.int64()),
+    pa.field("lsn", pa.int64()),
+    pa.field("xmin", pa.int64()),
+    pa.field("origin", pa.string()),
+    pa.field("origin_lsn", pa.int64()),
+]
+
+
+def _source(
+    images: pa.RecordBatch, kinds: npt.NDArray[np.int8], numbers: Rows, table: DebeziumTable, now: int | None
+) -> pa.StructArray:
+    count = len(numbers)
+    positions = images.column("_lsn").take(pa.array(numbers))
+    is_copied = pa.array(kinds[numbers] == Image.COPIED)
+    upstream = table.schema.table
+    ts_ms, ts_us, ts_ns = _commit_times(images, numbers, time.time_ns() if now is None else now)
+    columns = [
+        *(pa.repeat(text, count) for text in (table.version, table.connector, table.server)),
+        ts_ms,
+        pc.if_else(is_copied, "true", "false"),
+        pa.repeat(table.database, count),
+        _sequences(positions, is_copied),
+        ts_us,
+        ts_ns,
+        *(pa.repeat(text, count) for text in (upstream.schema, upstream.name)),
+        images.column("_xid").take(pa.array(numbers)),
+        positions,
+        pa.nulls(count, pa.int64()),
+        pa.nulls(count, pa.string()),
+        pa.nulls(count, pa.int64()),
+    ]
+    return pa.StructArray.from_arrays(columns, fields=_SOURCE)
+
+
+def _commit_times(images: pa.RecordBatch, numbers: Rows, now: int) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Return the times of commits in milliseconds, microseconds and nanoseconds; `now` for rows of a snapshot."""
+    micros = images.column("_committed_at").take(pa.array(numbers)).view(pa.int64())
+    known = pc.fill_null(micros, now // 1000).to_numpy()
+    return pa.array(known // 1000), pa.array(known), pa.array(known * 1000)
+
+
+def _times(count: int, now: int) -> list[pa.Array]:
+    return [pa.repeat(pa.scalar(value, pa.int64()), count) for value in (now // 1_000_000, now // 1000, now)]
+
+
+def _sequences(positions: pa.Array, is_copied: pa.Array) -> pa.StringArray:
+    """Return the last commit and the position as a JSON array; a row of the snapshot has no commit."""
+    quoted = pc.binary_join_element_wise('"', positions.cast(pa.string()), '"', "")
+    return pc.binary_join_element_wise("[", pc.if_else(is_copied, "null", quoted), ",", quoted, "]", "")
+
+
+# -- transactions ------------------------------------------------------------------------------------------------------
+
+
+def with_transactions(tables: Sequence[SinkMessages]) -> list[SinkMessages]:
+    """Return messages of `debezium_messages`, of several tables and of whole transactions, with transaction blocks.
+
+    Events are numbered in the transaction and in their table, from 1. Tombstones and rows of a snapshot have no block.
+    """
+    owner = np.repeat(np.arange(len(tables)), [len(each) for each in tables])
+    if not len(owner):
+        return list(tables)
+    positions = np.concatenate([each.positions for each in tables])
+    ordinals = np.concatenate([each.ordinals for each in tables])
+    is_event = np.concatenate([_is_event(each) for each in tables])
+    order = np.lexsort((owner, ordinals, positions))  # stable: the messages of one change keep their order
+    order = order[is_event[order]]
+    totals, in_table = np.zeros(len(owner), np.int64), np.zeros(len(owner), np.int64)
+    totals[order] = _ranks(positions[order])
+    grouped = order[np.argsort(owner[order], kind="stable")]
+    in_table[grouped] = _ranks(positions[grouped], owner[grouped])
+    ends = np.cumsum([len(each) for each in tables])[:-1]
+    parts = zip(tables, np.split(totals, ends), np.split(in_table, ends), strict=True)
+    return [_with_blocks(each, total, number) for each, total, number in parts]
+
+
+def _is_event(messages: SinkMessages) -> Flags:
+    is_event = pc.and_(messages.values.is_valid(), pc.not_equal(messages.values.field("op"), "r"))
+    flags: Flags = is_event.to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _ranks(*groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the number of each element in its run of equal elements, from 1."""
+    count = len(groups[0])
+    begins = np.ones(count, np.bool_)
+    begins[1:] = np.logical_or.reduce([each[1:] != each[:-1] for each in groups])
+    starts = np.flatnonzero(begins)
+    return np.arange(count) - np.repeat(starts, np.diff(np.append(starts, count))) + 1
+
+
+def _with_blocks(
+    messages: SinkMessages, totals: npt.NDArray[np.int64], in_table: npt.NDArray[np.int64]
+) -> SinkMessages:
+    values = messages.values
+    source = values.field("source")
+    ids = pc.binary_join_element_wise(
+        source.field("txId").cast(pa.string()), source.field("lsn").cast(pa.string()), ":"
+    )
+    columns = [ids, pa.array(totals), pa.array(in_table)]
+    blocks = pa.StructArray.from_arrays(columns, fields=list(_TRANSACTION.type), mask=pa.array(totals == 0))
+    parts = [blocks if each.name == "transaction" else values.field(each.name) for each in values.type]
+    made = pa.StructArray.from_arrays(parts, fields=list(values.type), mask=values.is_null())
+    return replace(messages, values=made)
