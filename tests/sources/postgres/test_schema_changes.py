@@ -251,7 +251,8 @@ def test_partitions_are_attached_and_detached(
 
 def test_columns_carry_their_declaration(database: Any, capture: Start, now: Now) -> None:
     database.execute(
-        "CREATE TYPE mood AS ENUM ('sad', 'so, so'); CREATE DOMAIN money2 AS numeric(10,2); CREATE DOMAIN fee AS money2;"
+        "CREATE TYPE mood AS ENUM ('sad', 'so, so');"
+        "CREATE DOMAIN money2 AS numeric(10,2); CREATE DOMAIN fee AS money2;"
         "CREATE TABLE accounts (id bigint PRIMARY KEY, name varchar(20) NOT NULL, at timestamp(3), cost fee, of mood[])"
     )
     running = capture()
