@@ -492,6 +492,32 @@ def formats(rng: random.Random) -> None:
                 decode(decoder, [message, message], at_start=True)
 
 
+# -- sinks -------------------------------------------------------------------------------------------------------------
+
+
+def sinks(rng: random.Random) -> None:
+    """Convert numerics that the log holds as text to unscaled numbers."""
+    from penstock.errors import DefiniteError
+    from penstock.sinks.debezium_types import _unscaled
+
+    def convert(texts: Sequence[bytes]) -> None:
+        offsets = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
+        buffers = guarded_copy(offsets, np.int32), guarded_copy(b"".join(texts))
+        array = pa.Array.from_buffers(pa.string(), len(texts), [None, *map(pa.py_buffer, buffers)])
+        for stripped in (True, False):
+            with suppress(DefiniteError):
+                _unscaled(array, stripped)[1].validate(full=True)
+
+    convert([b"1.50"])
+    guard_allocations()
+    digits = [b"9" * size for size in (1, 2, 8, 9, 10, 18, 19, 38, 400)]
+    for sample in [b"-12.3400", b"0.00", b"NaN", *digits, *(b"-" + each for each in digits), b"-128", b"-0.5"]:
+        for text in variants(rng, sample, CHANGES // 4):
+            announce("numeric", text)
+            convert([text])
+            convert([text, sample])
+
+
 # -- tests of the tests ------------------------------------------------------------------------------------------------
 
 
@@ -531,13 +557,14 @@ def read_before_the_start(_: random.Random) -> None:
 
 # -- tests -------------------------------------------------------------------------------------------------------------
 
-GROUPS: tuple[Callable[[random.Random], None], ...] = (types, wire, formats)
+GROUPS: tuple[Callable[[random.Random], None], ...] = (types, wire, formats, sinks)
 OVERRUNS: tuple[Callable[[random.Random], None], ...] = (read_past_the_end, write_past_the_end, read_before_the_start)
 FILES = {
     "sources/postgres/types/",
     "sources/postgres/pgoutput/scan.py",
     "sources/postgres/snapshot/copy_format.py",
     "sources/postgres/replication/pump.py",
+    "sinks/debezium_types.py",
 }
 """Where the kernels of the groups are, apart from formats."""
 

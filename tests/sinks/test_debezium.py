@@ -213,14 +213,13 @@ def test_numeric_without_precision(seed: int) -> None:
     for _ in range(300):
         digits = "".join(rng.choices("0000123456789", k=rng.choice([1, 2, 9, 18, 19, 20, 38, 77, 400])))
         at = rng.randrange(len(digits))
-        text = rng.choice(["", "-"]) + (digits[:at] or "0") + rng.choice(["", f".{digits[at:]}"])
-        texts.append(text)
+        texts.append(rng.choice(["", "-"]) + (digits[:at] or "0") + rng.choice(["", f".{digits[at:]}"]))
     for text, found in zip(texts, converted("numeric", texts, pa.string()), strict=True):
         if text is None:
             assert found is None
             continue
-        sign, digits, exponent = Decimal(text).as_tuple()
-        number, scale = int("".join(map(str, digits))) * (-1 if sign else 1), -int(exponent)
+        exact = Decimal(text).as_tuple()
+        number, scale = int("".join(map(str, exact.digits))) * (-1 if exact.sign else 1), -int(exact.exponent)
         while scale and number % 10 == 0:
             number, scale = number // 10, scale - 1
         scale = 0 if not number else scale
@@ -232,7 +231,7 @@ def test_zero_has_no_scale() -> None:
     assert converted("numeric", ["0.00", "0", "-0.0"], pa.string()) == [{"scale": 0, "value": b"\0"}] * 3
 
 
-@pytest.mark.parametrize("special", ["NaN", "Infinity", "-Infinity", ""])
+@pytest.mark.parametrize("special", ["NaN", "Infinity", "-Infinity", "", "-", "1.2.3", "1e5"])
 def test_numeric_without_a_number_is_an_error(special: str) -> None:
     for name in ("numeric", "numeric(60,2)"):
         with pytest.raises(DefiniteError, match="Decimal"):

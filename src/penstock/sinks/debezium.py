@@ -53,7 +53,7 @@ __all__ = ["DEBEZIUM_VERSION", "DebeziumTable", "debezium_messages", "with_trans
 DEBEZIUM_VERSION = "3.6.1.Final"
 """The version of Debezium whose messages are written."""
 
-Rows = npt.NDArray[np.int64]
+_Numbers = npt.NDArray[np.int64]
 
 _PARTIAL = (Image.BEFORE_KEY, Image.DELETED_KEY)
 _OLD = (Image.BEFORE, Image.BEFORE_KEY)
@@ -121,7 +121,7 @@ def debezium_messages(images: pa.RecordBatch, table: DebeziumTable, now: int | N
     return SinkMessages(positions.to_numpy()[numbers], pc.fill_null(ordinals, 0).to_numpy()[numbers], values, key)
 
 
-def _places(kinds: npt.NDArray[np.int8], rows: pa.StructArray, table: DebeziumTable) -> tuple[Rows, Flags]:
+def _places(kinds: npt.NDArray[np.int8], rows: pa.StructArray, table: DebeziumTable) -> tuple[_Numbers, Flags]:
     """Return the image of each message, and whether it is a tombstone."""
     old = np.flatnonzero(np.isin(kinds, _OLD))
     counts = np.isin(kinds, _NEW).astype(np.int64)
@@ -188,7 +188,7 @@ def _replaced(values: pa.Array, where: Flags | pa.Array, value: object, kind: De
 
 
 def _old_and_new(
-    converted: pa.StructArray, kinds: npt.NDArray[np.int8], numbers: Rows, table: DebeziumTable
+    converted: pa.StructArray, kinds: npt.NDArray[np.int8], numbers: _Numbers, table: DebeziumTable
 ) -> tuple[pa.StructArray, pa.StructArray]:
     """Return the old and the new row of each message; null where it has none."""
     kind = kinds[numbers]
@@ -200,7 +200,7 @@ def _old_and_new(
     return _taken(converted, before, has_before), _taken(converted, numbers, is_new)
 
 
-def _taken(rows: pa.StructArray, numbers: Rows, where: Flags) -> pa.StructArray:
+def _taken(rows: pa.StructArray, numbers: _Numbers, where: Flags) -> pa.StructArray:
     return rows.take(pa.array(numbers, mask=~where)) if where.any() else pa.nulls(len(numbers), rows.type)
 
 
@@ -209,7 +209,7 @@ def _required(keys: pa.StructArray) -> pa.StructArray:
     return pa.StructArray.from_arrays(keys.flatten(), fields=list(keys.type))
 
 
-def _operations(kinds: npt.NDArray[np.int8], numbers: Rows) -> pa.StringArray:
+def _operations(kinds: npt.NDArray[np.int8], numbers: _Numbers) -> pa.StringArray:
     letters = [_OPERATIONS.get(Image(kind), "") for kind in range(len(Image))]
     codes = kinds[numbers].astype(np.int64)
     created = (codes[1:] == Image.UPDATED) & np.isin(kinds[numbers[:-1]], _OLD)
@@ -260,7 +260,7 @@ _SOURCE = [
 
 
 def _source(
-    images: pa.RecordBatch, kinds: npt.NDArray[np.int8], numbers: Rows, table: DebeziumTable, now: int | None
+    images: pa.RecordBatch, kinds: npt.NDArray[np.int8], numbers: _Numbers, table: DebeziumTable, now: int | None
 ) -> pa.StructArray:
     count = len(numbers)
     positions = images.column("_lsn").take(pa.array(numbers))
@@ -285,7 +285,7 @@ def _source(
     return pa.StructArray.from_arrays(columns, fields=_SOURCE)
 
 
-def _commit_times(images: pa.RecordBatch, numbers: Rows, now: int) -> tuple[pa.Array, pa.Array, pa.Array]:
+def _commit_times(images: pa.RecordBatch, numbers: _Numbers, now: int) -> tuple[pa.Array, pa.Array, pa.Array]:
     """Return the times of commits in milliseconds, microseconds and nanoseconds; `now` for rows of a snapshot."""
     micros = images.column("_committed_at").take(pa.array(numbers)).view(pa.int64())
     known = pc.fill_null(micros, now // 1000).to_numpy()

@@ -291,9 +291,9 @@ def _parse_numerics(
         begin, end = begins[row], ends[row]
         negative = begin < end and data[begin] == 45
         begin += negative
-        point = np.int64(-1)
+        point: Any = np.int64(-1)
         for at in range(begin, end):
-            if data[at] == 46:
+            if data[at] == 46 and point < 0:
                 point = at
             elif np.uint8(data[at] - 48) > 9:
                 return row
