@@ -28,7 +28,14 @@ from tests.debezium.recording import TRANSACTION, Recording, Rows, read_topic, s
 from penstock.changelog.sqlite.log import SqliteLogReader
 from penstock.model import Image, TableName
 from penstock.positions import Lsn
-from penstock.sinks.debezium import DebeziumTable, debezium_messages, with_transactions
+from penstock.sinks.debezium import (
+    TRANSACTION_KEY,
+    TRANSACTION_VALUE,
+    DebeziumTable,
+    debezium_messages,
+    transaction_messages,
+    with_transactions,
+)
 from penstock.sinks.messages import SinkMessages
 from penstock.testing.debezium import Converter, Debezium
 from penstock.testing.kafka import start_kafka
@@ -226,7 +233,8 @@ def main() -> None:
 
 def recorded(recording: Recording, table: str) -> list[tuple[Any, Any]]:
     """Return keys and values of a table, each with its schema."""
-    topic = recording.topics[Converter.JSON_WITH_SCHEMAS, f"public.{table}"]
+    name = table if table == TRANSACTION else f"public.{table}"
+    topic = recording.topics[Converter.JSON_WITH_SCHEMAS, name]
     return [(_parsed(one.key), _parsed(one.value)) for one in topic.messages]
 
 
@@ -249,10 +257,14 @@ def our_messages(log: Path, snapshot: Lsn, prefix: str, database: str) -> dict[s
             whole = pa.Table.from_batches(list(reader.read(extent, table.columns))).combine_chunks().to_batches()
             for images in whole:
                 made[name].append((debezium_messages(_with_snapshot(images, snapshot), target), target))
-    blocks = iter(with_transactions([messages for parts in made.values() for messages, _ in parts]))
-    return {
-        name: [pair for _, target in parts for pair in _as_json(next(blocks), target)] for name, parts in made.items()
+    messages = [messages for parts in made.values() for messages, _ in parts]
+    blocks = iter(with_transactions(messages))
+    found = {
+        name: [pair for _, one in parts for pair in _as_json(next(blocks), one.key_name, None, one.value_name, 2)]
+        for name, parts in made.items()
     }
+    found[TRANSACTION] = list(_as_json(transaction_messages(messages), TRANSACTION_KEY, 1, TRANSACTION_VALUE, 1))
+    return found
 
 
 def _with_snapshot(images: pa.RecordBatch, snapshot: Lsn) -> pa.RecordBatch:
@@ -261,14 +273,17 @@ def _with_snapshot(images: pa.RecordBatch, snapshot: Lsn) -> pa.RecordBatch:
     return images.set_column(2, images.schema.field(2), pa.array(kinds))
 
 
-def _as_json(messages: SinkMessages, table: DebeziumTable) -> Iterator[tuple[Any, Any]]:
+def _as_json(
+    messages: SinkMessages, key_name: str, key_version: int | None, value_name: str, value_version: int
+) -> Iterator[tuple[Any, Any]]:
     messages.values.validate(full=True)
     value_schema = connect_schema(pa.field("", messages.values.type, nullable=False))
-    value_schema |= {"name": table.value_name, "version": 2}
+    value_schema |= {"name": value_name, "version": value_version}
     key_schema: Any = None
     keys = [None] * len(messages)
     if messages.keys is not None:
-        key_schema = connect_schema(pa.field("", messages.keys.type, nullable=False)) | {"name": table.key_name}
+        key_schema = connect_schema(pa.field("", messages.keys.type, nullable=False)) | {"name": key_name}
+        key_schema |= {"version": key_version} if key_version else {}
         keys = messages.keys.to_pylist()
     for key, value in zip(keys, messages.values.to_pylist(), strict=True):
         yield (

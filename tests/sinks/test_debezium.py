@@ -12,7 +12,7 @@ import pytest
 
 from penstock.errors import DefiniteError
 from penstock.model import Image, TableName, TableSchema, copied_images, image_schema, with_not_null, with_type_name
-from penstock.sinks.debezium import DebeziumTable, debezium_messages, with_transactions
+from penstock.sinks.debezium import DebeziumTable, debezium_messages, transaction_messages, with_transactions
 from penstock.sinks.debezium_types import UNAVAILABLE, debezium_type
 from penstock.sinks.messages import SinkMessages
 
@@ -162,6 +162,39 @@ def test_transaction_blocks() -> None:
     ]
     block = with_transactions([one])[0].values.field("transaction")[0].as_py()
     assert block == {"id": "7:100", "total_order": 1, "data_collection_order": 1}
+
+
+def test_transaction_topic() -> None:
+    first = images((Image.INSERTED, row(1)), (Image.BEFORE_KEY, {"id": 1}), (Image.UPDATED, row(2)))
+    one = debezium_messages(pa.concat_batches([images((Image.COPIED, row(9)), lsn=50), first]), TABLE, NOW)
+    schema = TableSchema(TableName("public", "items"), COLUMNS, ("id",))
+    items = DebeziumTable(schema, ("id",), "t", "shop", "db")
+    other = debezium_messages(
+        pa.concat_batches([images((Image.DELETED, row(1)), lsn=100), images((Image.INSERTED, row(1)), lsn=200)]),
+        items,
+        NOW,
+    )
+    found = transaction_messages([one, other])
+    found.values.validate(full=True)
+    assert [tuple(value.values()) for value in found.values.to_pylist()] == [
+        ("BEGIN", "7:100", None, None, 5000),
+        (
+            "END",
+            "7:100",
+            4,
+            [
+                {"data_collection": "public.orders", "event_count": 3},
+                {"data_collection": "public.items", "event_count": 1},
+            ],
+            5000,
+        ),
+        ("BEGIN", "7:200", None, None, 5000),
+        ("END", "7:200", 1, [{"data_collection": "public.items", "event_count": 1}], 5000),
+    ]
+    assert found.keys is not None
+    assert found.keys.to_pylist() == [{"id": id_} for id_ in ("7:100", "7:100", "7:200", "7:200")]
+    assert found.positions.tolist() == [100, 100, 200, 200]
+    assert len(transaction_messages([debezium_messages(images(), TABLE, NOW)])) == 0
 
 
 def numbers(found: SinkMessages) -> list[tuple[int, int] | None]:

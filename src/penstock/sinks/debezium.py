@@ -14,7 +14,8 @@
     images ─▶ columns as Debezium represents them (`penstock.sinks.debezium_types`) ─▶ before, after ┐
            └▶ source, op, ts_ms … ───────────────────────────────────────────────────────────────────┴▶ SinkMessages
 
-    messages of all tables ── with_transactions ──▶ the same with their transaction block
+    messages of all tables ─┬─ with_transactions ────▶ the same with their transaction block
+                            └─ transaction_messages ─▶ BEGIN and END of each transaction
 
 **Old rows.** With the default replica identity, Postgres sends the key of a deleted row alone. The other columns are
 null; a column that is declared NOT NULL has the value that Debezium puts there: 0, an empty text, 1970.
@@ -48,10 +49,21 @@ from penstock.model import Image, TableSchema, is_not_null
 from penstock.sinks.debezium_types import DebeziumType, connect_field, debezium_type
 from penstock.sinks.messages import Flags, SinkMessages, changed_keys, image_kinds, some_columns
 
-__all__ = ["DEBEZIUM_VERSION", "DebeziumTable", "debezium_messages", "with_transactions"]
+__all__ = [
+    "DEBEZIUM_VERSION",
+    "TRANSACTION_KEY",
+    "TRANSACTION_VALUE",
+    "DebeziumTable",
+    "debezium_messages",
+    "transaction_messages",
+    "with_transactions",
+]
 
 DEBEZIUM_VERSION = "3.6.1.Final"
 """The version of Debezium whose messages are written."""
+TRANSACTION_KEY = "io.debezium.connector.common.TransactionMetadataKey"
+TRANSACTION_VALUE = "io.debezium.connector.common.TransactionMetadataValue"
+"""The names of the schemas of the transaction topic; their version is 1."""
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -342,6 +354,11 @@ def _ranks(*groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.arange(count) - np.repeat(starts, np.diff(np.append(starts, count))) + 1
 
 
+def _transaction_ids(source: pa.StructArray) -> pa.StringArray:
+    xids, positions = (source.field(name).cast(pa.string()) for name in ("txId", "lsn"))
+    return pc.binary_join_element_wise(xids, positions, ":")
+
+
 def _with_blocks(
     messages: SinkMessages, totals: npt.NDArray[np.int64], in_table: npt.NDArray[np.int64]
 ) -> SinkMessages:
@@ -355,3 +372,77 @@ def _with_blocks(
     parts = [blocks if each.name == "transaction" else values.field(each.name) for each in values.type]
     made = pa.StructArray.from_arrays(parts, fields=list(values.type), mask=values.is_null())
     return replace(messages, values=made)
+
+
+_COLLECTION = connect_field(
+    pa.field(
+        "item",
+        pa.struct(
+            [
+                pa.field("data_collection", pa.string(), nullable=False),
+                pa.field("event_count", pa.int64(), nullable=False),
+            ]
+        ),
+    ),
+    "event.collection",
+    1,
+)
+_STATUS = [
+    pa.field("status", pa.string(), nullable=False),
+    pa.field("id", pa.string(), nullable=False),
+    pa.field("event_count", pa.int64()),
+    pa.field("data_collections", pa.list_(_COLLECTION)),
+    pa.field("ts_ms", pa.int64(), nullable=False),
+]
+
+
+def transaction_messages(tables: Sequence[SinkMessages]) -> SinkMessages:
+    """Return the messages of the transaction topic: BEGIN and END of each transaction of these messages.
+
+    The messages are those of `debezium_messages`, of several tables and of whole transactions. A transaction without
+    events has no messages; Debezium reports it with a count of zero.
+    """
+    events = pa.concat_tables([_events(each, number) for number, each in enumerate(tables)])
+    counts = events.group_by(["position", "owner"]).aggregate([("name", "min"), ("position", "count")])
+    counts = counts.sort_by([("position", "ascending"), ("owner", "ascending")]).combine_chunks()
+    each = events.group_by("position").aggregate([("id", "min"), ("ts_ms", "min"), ("ordinal", "max"), ("id", "count")])
+    each = each.sort_by("position").combine_chunks()
+    columns = {name: _column(each, name) for name in each.column_names}
+    collections = pa.StructArray.from_arrays(
+        [_column(counts, "name_min"), _column(counts, "position_count")], fields=list(_COLLECTION.type)
+    )
+    positions = columns["position"].to_numpy()
+    offsets = np.searchsorted(_column(counts, "position").to_numpy(), positions).astype(np.int32)
+    lists = pa.ListArray.from_arrays(pa.array(np.append(offsets, np.int32(len(collections)))), collections)
+    # BEGIN and END of a transaction are neighbours; BEGIN has no counts.
+    twice = np.repeat(np.arange(len(positions)), 2)
+    is_begin = np.arange(len(twice)) % 2 == 0
+    ends = pa.array(twice, mask=is_begin)
+    both = pa.array(twice)
+    ids = columns["id_min"].take(both)
+    status = pa.array(["BEGIN", "END"]).take(pa.array((~is_begin).astype(np.int64)))
+    counted = [columns["id_count"].take(ends), lists.take(ends).cast(_STATUS[3].type)]
+    values = pa.StructArray.from_arrays([status, ids, *counted, columns["ts_ms_min"].take(both)], fields=_STATUS)
+    keys = pa.StructArray.from_arrays([ids], fields=[pa.field("id", pa.string(), nullable=False)])
+    ordinals = np.where(is_begin, 0, columns["ordinal_max"].to_numpy()[twice])
+    return SinkMessages(positions[twice], ordinals, values, keys)
+
+
+def _events(messages: SinkMessages, owner: int) -> pa.Table:
+    """Return the events of a table: without tombstones and rows of a snapshot."""
+    source = messages.values.field("source")
+    names = pc.binary_join_element_wise(source.field("schema"), source.field("table"), ".")
+    found = {
+        "position": pa.array(messages.positions),
+        "ordinal": pa.array(messages.ordinals),
+        "owner": pa.repeat(pa.scalar(owner, pa.int64()), len(messages)),
+        "name": names,
+        "id": _transaction_ids(source),
+        "ts_ms": source.field("ts_ms"),
+    }
+    return pa.table(found).filter(pa.array(_is_event(messages)))
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    chunked = table.column(name)
+    return chunked.chunk(0) if chunked.num_chunks else pa.array([], chunked.type)
