@@ -4,6 +4,9 @@ Schemas are looked up by id, or as the latest schema of a subject. The schema of
 cached for ever: in memory, and in a folder if one is given. A missing id is not cached, because it may be registered
 later. A schema is returned together with all schemas that it references.
 
+Sinks register schemas. The registry returns the id of a schema that a subject has already, so registering is repeatable;
+it rejects a schema that is not compatible with the subject's earlier ones.
+
 Passwords are references (`penstock.secret`), which are read for each request and sent to the registry only.
 """
 
@@ -19,9 +22,9 @@ import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,13 +38,28 @@ from penstock.formats.memory import address
 from penstock.formats.messages import Messages, messages_of
 from penstock.secret import check_reference, resolve
 
-__all__ = ["RegisteredSchema", "Registry", "RegistryAddress", "WriterSchemas", "reject", "schema_ids"]
+__all__ = [
+    "RegisteredSchema",
+    "Registry",
+    "RegistryAddress",
+    "SchemaReference",
+    "WriterSchemas",
+    "reject",
+    "schema_ids",
+]
 
 _TIMEOUT_SECONDS = 10.0
 _MAX_BYTES = 16 << 20
 _NOT_FOUND = 404
 _FORBIDDEN = {401, 403}
+_CONFLICT, _UNPROCESSABLE = 409, 422
+_MAX_REASON = 1000
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json, application/json"
+_BODY_TYPE = "application/vnd.schemaregistry.v1+json"
+_NOTHING_LOST = (
+    "No message is lost: decoding resumes when the registry responds. Check that it runs, and check its URL."
+)
+_SINK_WAITS = "The sink resumes when the registry responds. Check that it runs, and check its URL."
 
 
 class RegistryAddress(BaseModel):
@@ -91,6 +109,21 @@ class RegisteredSchema(BaseModel):
     id: int | None = None
 
 
+class SchemaReference(NamedTuple):
+    """A reference of a schema to another one: the name in the schema, and the version of a subject."""
+
+    name: str
+    subject: str
+    version: int
+
+
+class _Rejected(Exception):  # noqa: N818 - never leaves this module
+    """The registry does not accept a schema."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        self.code, self.reason = code, reason
+
+
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Does not follow redirects: they would send the password to another host."""
 
@@ -104,6 +137,7 @@ class Registry:
     def __init__(self, address: RegistryAddress, cache: Path | None = None) -> None:
         self._address = address
         self._schemas: dict[int, RegisteredSchema] = {}
+        self._registered: dict[tuple[Any, ...], int] = {}
         self._lock = threading.Lock()
         self._folder = None if cache is None else cache / hashlib.sha256(address.url.encode()).hexdigest()[:16]
 
@@ -137,6 +171,47 @@ class Registry:
                 message, "Register a schema under this subject, or specify another subject or the schema itself."
             )
         return self._with_references(response, response.get("id"))
+
+    def register(self, subject: str, kind: str, text: str, references: Sequence[SchemaReference] = ()) -> int:
+        """Register a schema under a subject, unless the subject has it; return its id.
+
+        Raise `DefiniteError` if the registry rejects the schema, and `TransientError` if it does not respond.
+        """
+        wanted = subject, kind, text, tuple(references)
+        with self._lock:
+            known = self._registered.get(wanted)
+        if known is not None:
+            return known
+        found = self._post(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions", subject, wanted)
+        with self._lock:
+            self._registered[wanted] = found
+        return found
+
+    def _post(self, path: str, subject: str, wanted: tuple[Any, ...]) -> int:
+        _, kind, text, references = wanted
+        body = {"schema": text, "schemaType": kind, "references": [one._asdict() for one in references]}
+        try:
+            response = self._request(path, json.dumps(body).encode())
+        except _Rejected as rejected:
+            raise self._rejection(rejected, subject, kind) from None
+        except TransientError as error:
+            raise TransientError(error.message, _SINK_WAITS) from None
+        found = {} if response is None else response
+        if not isinstance(found.get("id"), int):
+            error = self._invalid_response()
+            raise TransientError(error.message, _SINK_WAITS)
+        return int(found["id"])
+
+    def _rejection(self, rejected: _Rejected, subject: str, kind: str) -> DefiniteError:
+        if rejected.code == _CONFLICT:
+            message = f"schema is not compatible with earlier schemas of subject {subject!r}: {rejected.reason}"
+            hint = (
+                f"Relax the compatibility of the subject (PUT {self._address.url}/config/{subject}), or create a sink "
+                "with another topic."
+            )
+            return DefiniteError(message, hint)
+        message = f"schema registry rejected the {kind} schema for subject {subject!r}: {rejected.reason}"
+        return DefiniteError(message, "Fix the reported error, or create a sink with another topic or format.")
 
     def _with_references(self, response: dict[str, Any], schema_id: Any) -> RegisteredSchema:
         if not isinstance(response.get("schema"), str):
@@ -184,14 +259,18 @@ class Registry:
 
     def _get(self, path: str) -> dict[str, Any] | None:
         """Return the response; None if the registry reports "not found"."""
-        request = urllib.request.Request(f"{self._address.url}{path}", headers=self._headers())  # noqa: S310 - checked
+        return self._request(path)
+
+    def _request(self, path: str, body: bytes | None = None) -> dict[str, Any] | None:
+        headers = self._headers() | ({} if body is None else {"Content-Type": _BODY_TYPE})
+        request = urllib.request.Request(f"{self._address.url}{path}", body, headers)  # noqa: S310 - checked
         try:
             opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=self._tls_context()))
             with opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
                 found = json.loads(response.read(_MAX_BYTES))
         except urllib.error.HTTPError as error:
             with error:  # closes the connection
-                self._check_http_error(error)
+                self._check_http_error(error, "read" if body is None else "register")
             return None
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or error
@@ -200,13 +279,16 @@ class Registry:
             raise self._invalid_response()
         return found
 
-    def _check_http_error(self, error: urllib.error.HTTPError) -> None:
+    def _check_http_error(self, error: urllib.error.HTTPError, permission: str) -> None:
         """Return if the registry reports "not found"; otherwise raise the matching error."""
         if error.code == _NOT_FOUND and self._is_not_found(error):
             return
         if error.code in _FORBIDDEN:
             message = f"access to the schema registry at {self._address.url} denied (HTTP {error.code})"
-            raise DefiniteError(message, "Set a username and a password, or a token, with permission to read schemas.")
+            hint = f"Set a username and a password, or a token, with permission to {permission} schemas."
+            raise DefiniteError(message, hint)
+        if error.code in (_CONFLICT, _UNPROCESSABLE) and permission == "register":
+            raise _Rejected(error.code, self._reason(error))
         msg = f"HTTP {error.code}"
         raise self._unreachable(msg)
 
@@ -216,6 +298,14 @@ class Registry:
             return isinstance(json.loads(error.read(_MAX_BYTES)).get("error_code"), int)
         except (OSError, ValueError, AttributeError):
             return False
+
+    def _reason(self, error: urllib.error.HTTPError) -> str:
+        """Return the registry's message, in one line of limited length."""
+        try:
+            found = " ".join(str(json.loads(error.read(_MAX_BYTES))["message"]).split())
+        except (OSError, ValueError, KeyError, TypeError):
+            return f"HTTP {error.code}"
+        return found if len(found) <= _MAX_REASON else f"{found[:_MAX_REASON]}…"
 
     def _headers(self) -> dict[str, str]:
         headers = {"Accept": _MEDIA_TYPE}
@@ -249,7 +339,7 @@ class Registry:
     def _unreachable(self, reason: str) -> TransientError:
         return TransientError(
             f"schema registry at {self._address.url} does not respond: {reason}",
-            "No message is lost: decoding resumes when the registry responds. Check that it runs, and check its URL.",
+            _NOTHING_LOST,
         )
 
     def _invalid_response(self) -> TransientError:

@@ -1,0 +1,67 @@
+"""Convert the values of nested Arrow arrays: apply a function to all scalars below structs, lists and maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from penstock.formats.binary_encoder import list_items, list_offsets
+
+__all__ = ["Convert", "convert_values", "converted_field", "is_list"]
+
+Convert = Callable[[pa.Array, pa.Field], pa.Array]
+"""Returns the converted values of a field that is not nested, or the values themselves."""
+
+
+def convert_values(values: pa.Array, field: pa.Field, convert: Convert) -> pa.Array:
+    """Return values with all scalars converted; arrays without a conversion are not copied."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        return _structs(values, field, convert)
+    if pa.types.is_map(kind):
+        return _maps(values, field, convert)
+    if is_list(kind):
+        items = list_items(values, values.values)
+        changed = convert_values(items, field.type.value_field, convert)
+        if changed is items:
+            return values
+        inner = field.type.value_field.with_type(changed.type)
+        made = pa.large_list(inner)
+        return pa.LargeListArray.from_arrays(pa.array(list_offsets(values)), changed, type=made, mask=_mask(values))
+    return convert(values, field)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether values of a type are lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def converted_field(field: pa.Field, convert: Convert) -> pa.Field:
+    """Return a field with the type of its converted values."""
+    return field.with_type(convert_values(pa.array([], field.type), field, convert).type)
+
+
+def _structs(values: pa.StructArray, field: pa.Field, convert: Convert) -> pa.StructArray:
+    fields = list(field.type)
+    children = [values.field(place) for place in range(len(fields))]
+    changed = [convert_values(child, one, convert) for child, one in zip(children, fields, strict=True)]
+    if all(new is old for new, old in zip(changed, children, strict=True)):
+        return values
+    typed = [one.with_type(child.type) for one, child in zip(fields, changed, strict=True)]
+    return pa.StructArray.from_arrays(changed, fields=typed, mask=_mask(values))
+
+
+def _maps(values: pa.MapArray, field: pa.Field, convert: Convert) -> pa.MapArray:
+    keys, items = list_items(values, values.keys), list_items(values, values.items)
+    new_keys = convert_values(keys, field.type.key_field, convert)
+    new_items = convert_values(items, field.type.item_field, convert)
+    if new_keys is keys and new_items is items:
+        return values
+    made = pa.map_(field.type.key_field.with_type(new_keys.type), field.type.item_field.with_type(new_items.type))
+    offsets = pa.array(list_offsets(values).astype("int32"))
+    return pa.MapArray.from_arrays(offsets, new_keys, new_items, type=made, mask=_mask(values))
+
+
+def _mask(values: pa.Array) -> pa.Array | None:
+    return values.is_null() if values.null_count else None
