@@ -63,20 +63,27 @@ def transaction_messages(tables: Sequence[SinkMessages], limit: int) -> Transact
     changes = _ordered([encode_json(some_columns(one.values, _CHANGE)) for one in tables], _TEXT, order)
     head = _ordered([some_columns(one.values, _HEAD) for one in tables], _head_type(), order)
     is_copied = _ordered([pc.equal(one.values.field("op"), "snapshot") for one in tables], pa.bool_(), order)
-    flags = is_copied.to_numpy(zero_copy_only=False)
-    starts = _starts(positions[order], flags)
+    copied = is_copied.to_numpy(zero_copy_only=False)
     sizes = pc.binary_length(changes).to_numpy(zero_copy_only=False).astype(np.int64) + 1
-    parts = _parts(starts, sizes, limit - _HEAD_BYTES)
-    lists = pa.LargeListArray.from_arrays(pa.array(np.append(parts.starts, len(order))), changes)
-    first = pa.array(parts.starts)
-    fields = head.take(first).flatten() + [pa.array(flags[parts.starts]), pa.array(parts.numbers), pa.array(parts.last)]
-    names = [*_HEAD, "snapshot", "part", "last"]
-    opened = pc.utf8_slice_codeunits(encode_json(pa.StructArray.from_arrays(fields, names)), 0, -1)
-    joined = pc.binary_join(lists, pa.scalar(",", _TEXT))
-    ends = pa.scalar(',"changes":[', _TEXT), pa.scalar("]}", _TEXT), pa.scalar("", _TEXT)
-    values = pc.binary_join_element_wise(opened, ends[0], joined, ends[1], ends[2])
-    keys = fields[0].cast(pa.large_binary())
-    return TransactionMessages(positions[order][parts.starts], keys, values.cast(pa.large_binary()))
+    parts = _parts(_starts(positions[order], copied), sizes, limit - _HEAD_BYTES)
+    heads = head.take(pa.array(parts.starts))
+    values = _joined(_opened(heads, copied[parts.starts], parts), parts, changes)
+    return TransactionMessages(positions[order][parts.starts], heads.field("position").cast(pa.large_binary()), values)
+
+
+def _opened(heads: pa.StructArray, copied: _Flags, parts: _Parts) -> pa.LargeStringArray:
+    """Return the JSON of messages up to their changes, without the closing brace."""
+    columns = [*heads.flatten(), pa.array(copied), pa.array(parts.numbers), pa.array(parts.last)]
+    texts = encode_json(pa.StructArray.from_arrays(columns, [*_HEAD, "snapshot", "part", "last"]))
+    return pc.utf8_slice_codeunits(texts, 0, -1)
+
+
+def _joined(opened: pa.LargeStringArray, parts: _Parts, changes: pa.LargeStringArray) -> pa.LargeBinaryArray:
+    """Return the messages: the changes of each part, in one list."""
+    lists = pa.LargeListArray.from_arrays(pa.array(np.append(parts.starts, len(changes))), changes)
+    begin, comma, end, nothing = (pa.scalar(text, _TEXT) for text in (',"changes":[', ",", "]}", ""))
+    texts = pc.binary_join_element_wise(opened, begin, pc.binary_join(lists, comma), end, nothing)
+    return texts.cast(pa.large_binary())
 
 
 def _head_type() -> pa.StructType:

@@ -19,15 +19,13 @@ from penstock.sinks.schemas.nested_values import is_list
 __all__ = ["json_schema", "json_schema_text"]
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"
-_BASE64 = {"type": "string", "contentEncoding": "base64"}
-_PLAIN: dict[pa.DataType, dict[str, str]] = {
-    pa.bool_(): {"type": "boolean"},
-    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), {"type": "integer"}),
-    **dict.fromkeys((pa.float32(), pa.float64()), {"type": "number"}),
-    **dict.fromkeys((pa.string(), pa.large_string()), {"type": "string"}),
-    **dict.fromkeys((pa.binary(), pa.large_binary()), _BASE64),
-    pa.date32(): {"type": "string", "format": "date"},
+_PLAIN = {
+    pa.bool_(): "boolean",
+    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), "integer"),
+    **dict.fromkeys((pa.float32(), pa.float64()), "number"),
+    **dict.fromkeys((pa.string(), pa.large_string(), pa.binary(), pa.large_binary()), "string"),
 }
+_BYTES = (pa.binary(), pa.large_binary())
 
 
 def json_schema_text(record: pa.Field) -> str:
@@ -65,9 +63,11 @@ def _type(field: pa.Field) -> dict[str, Any]:
         return {"type": "number"}
     if pa.types.is_timestamp(kind):
         return {"type": "string", **({"format": "date-time"} if kind.tz else {})}
+    if pa.types.is_date32(kind):
+        return {"type": "string", "format": "date"}
     if kind not in _PLAIN:
         raise unsupported_type(field, "a JSON Schema")
-    return dict(_PLAIN[kind])
+    return {"type": _PLAIN[kind], **({"contentEncoding": "base64"} if kind in _BYTES else {})}
 
 
 def _properties(field: pa.Field) -> dict[str, Any]:
