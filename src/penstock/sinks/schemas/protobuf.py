@@ -121,8 +121,9 @@ def _camel_case(name: str) -> str:
 
 
 def _json_name(name: str) -> str:
-    """Return the name of a field in JSON, which must be distinct too; protoc compares them without case."""
-    return _camel_case(valid_name(name)).lower()
+    """Return the name of a field in JSON, which must be distinct too."""
+    valid = valid_name(name)
+    return valid[:1] + _camel_case(f"_{valid}")[1:] if valid[:1] != "_" else _camel_case(valid)
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
