@@ -46,6 +46,7 @@ def texts(values: list[Any], kind: pa.DataType) -> list[str]:
         (pa.map_(pa.int32(), pa.bool_()), [(7, False)], '{"7":false}'),
         (pa.struct([("a b", pa.int32()), ("c", pa.list_(pa.string()))]), {"a b": 1, "c": ["x"]}, '{"a b":1,"c":["x"]}'),
         (pa.struct([]), {}, "{}"),
+        (pa.dictionary(pa.int8(), pa.string()), 'a"', '"a\\""'),
     ],
 )
 def test_each_type(kind: pa.DataType, value: Any, text: str) -> None:

@@ -39,10 +39,11 @@ def fixed_decimal_bytes(values: pa.Decimal128Array, size: int) -> pa.LargeBinary
 
 def _numbers(values: pa.Decimal128Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Return the 16 bytes of each number, the highest first, and how many of them are needed."""
-    held = np.frombuffer(values.buffers()[1], np.uint8).reshape(-1, _WIDTH)[values.offset : values.offset + len(values)]
+    first, end = values.offset * _WIDTH, (values.offset + len(values)) * _WIDTH  # the buffer may be longer
+    held = np.frombuffer(values.buffers()[1], np.uint8)[first:end].reshape(-1, _WIDTH)
     data = np.ascontiguousarray(held[:, ::-1])
     sign = np.where(data[:, 0] >> 7, np.uint8(255), np.uint8(0))
     differs = data != sign[:, None]
-    first = np.where(differs.any(axis=1), differs.argmax(axis=1), _WIDTH - 1)
-    spoiled = (data[np.arange(len(data)), first] >> 7) != (sign >> 7)
-    return data, np.minimum(_WIDTH - first + spoiled, _WIDTH)
+    leading = np.where(differs.any(axis=1), differs.argmax(axis=1), _WIDTH - 1)
+    spoiled = (data[np.arange(len(data)), leading] >> 7) != (sign >> 7)
+    return data, np.minimum(_WIDTH - leading + spoiled, _WIDTH)

@@ -4,8 +4,8 @@ Schemas are looked up by id, or as the latest schema of a subject. The schema of
 cached for ever: in memory, and in a folder if one is given. A missing id is not cached, because it may be registered
 later. A schema is returned together with all schemas that it references.
 
-Sinks register schemas. The registry returns the id of a schema that a subject has already, so registering is repeatable;
-it rejects a schema that is not compatible with the subject's earlier ones.
+Sinks register schemas. The registry returns the id of a schema that a subject has already, so registering is
+repeatable; it rejects a schema that is not compatible with the subject's earlier ones.
 
 Passwords are references (`penstock.secret`), which are read for each request and sent to the registry only.
 """
@@ -117,7 +117,7 @@ class SchemaReference(NamedTuple):
     version: int
 
 
-class _Rejected(Exception):  # noqa: N818 - never leaves this module
+class _Rejected(Exception):
     """The registry does not accept a schema."""
 
     def __init__(self, code: int, reason: str) -> None:
@@ -196,11 +196,9 @@ class Registry:
             raise self._rejection(rejected, subject, kind) from None
         except TransientError as error:
             raise TransientError(error.message, _SINK_WAITS) from None
-        found = {} if response is None else response
-        if not isinstance(found.get("id"), int):
-            error = self._invalid_response()
-            raise TransientError(error.message, _SINK_WAITS)
-        return int(found["id"])
+        if response is None or not isinstance(response.get("id"), int):
+            raise TransientError(self._invalid_response().message, _SINK_WAITS)
+        return int(response["id"])
 
     def _rejection(self, rejected: _Rejected, subject: str, kind: str) -> DefiniteError:
         if rejected.code == _CONFLICT:

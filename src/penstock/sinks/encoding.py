@@ -45,8 +45,8 @@ from penstock.sinks.schemas.connect import (
     as_connect,
     connect_metadata,
     connect_schema_text,
+    physical_dictionaries,
     physical_field,
-    physical_values,
 )
 from penstock.sinks.schemas.json_schema import json_schema_text
 from penstock.sinks.schemas.protobuf import message_name, proto_text, protobuf_values
@@ -178,7 +178,7 @@ class _Json(_Format):
         field = self._record.field(kind)
 
         def encode(values: pa.Array, header: bytes) -> pa.LargeBinaryArray:
-            texts = encode_json(physical_values(values, field)).cast(pa.large_binary())
+            texts = encode_json(physical_dictionaries(values, field)).cast(pa.large_binary())
             return _between(header, texts, b"") if header else texts
 
         return encode
@@ -197,7 +197,7 @@ class _ConnectJson(_Json):
         field, head = self._field(kind), f'{{"schema":{self.text(kind)},"payload":'.encode()
 
         def encode(values: pa.Array, _header: bytes) -> pa.LargeBinaryArray:
-            texts = encode_json(physical_values(values, field)).cast(pa.large_binary())
+            texts = encode_json(physical_dictionaries(values, field)).cast(pa.large_binary())
             return _between(head, texts, b"}")
 
         return encode

@@ -56,7 +56,7 @@ def _texts(values: pa.Array) -> pa.LargeStringArray:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _only_valid(values, _joined(["[", _lists(values, encode_json(list_items(values, values.values))), "]"]))
     if pa.types.is_dictionary(kind):
-        return _texts(values.dictionary_decode())
+        return _texts(values.dictionary).take(values.indices)
     if pa.types.is_floating(kind):
         return _floats(values)
     text = _scalar_texts(values)

@@ -71,7 +71,7 @@ def avro_schema_text(record: pa.Field) -> str:
 
 def avro_schema(record: pa.Field) -> dict[str, Any]:
     """Return the schema of a field of structs; its name, or that of its Connect schema, is the name of the record."""
-    field = converted_field(physical_field(record), _text_keys)
+    field = converted_field(physical_field(record), _microseconds, _text)
     schema: dict[str, Any] = _Writer(is_connect(record)).record(field, connect_metadata(record).name or record.name, "")
     return schema
 
@@ -79,15 +79,16 @@ def avro_schema(record: pa.Field) -> dict[str, Any]:
 def avro_values(values: pa.Array, record: pa.Field) -> pa.Array:
     """Return values with the column types of the schema."""
     physical = physical_values(values, record)
-    return convert_values(physical, record.with_type(physical.type), _text_keys)
+    return convert_values(physical, record.with_type(physical.type), _microseconds, _text)
 
 
-def _text_keys(values: pa.Array, field: pa.Field) -> pa.Array:
-    """Return keys of maps as text; other values as they are, in microseconds."""
-    if pa.types.is_timestamp(values.type) and values.type.unit != "us":
-        return values.cast(pa.timestamp("us", values.type.tz))
-    is_key = field.name == "key" and not field.nullable and pa.types.is_integer(values.type)
-    return values.cast(pa.string()) if is_key else values
+def _microseconds(values: pa.Array, _field: pa.Field) -> pa.Array:
+    is_other = pa.types.is_timestamp(values.type) and values.type.unit != "us"
+    return values.cast(pa.timestamp("us", values.type.tz)) if is_other else values
+
+
+def _text(keys: pa.Array, _field: pa.Field) -> pa.Array:
+    return keys if pa.types.is_string(keys.type) else keys.cast(pa.string())
 
 
 class _Writer:

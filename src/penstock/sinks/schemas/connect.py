@@ -19,6 +19,7 @@ Values of a field with a logical type may have an Arrow type that means the same
 | DATE | Date, of Connect or Debezium | int32 |
 | TIMESTAMP, TIMESTAMP_NTZ | MicroTimestamp; Timestamp | int64: microseconds; milliseconds |
 | TIMESTAMP | ZonedTimestamp | string |
+| a dictionary | any | its values |
 
 `as_connect` gives these logical types to fields without metadata, so that messages of any envelope have a schema which
 Connect, and our own decoder, reads back as the same values.
@@ -49,6 +50,7 @@ __all__ = [
     "connect_schema_object",
     "connect_schema_text",
     "is_connect",
+    "physical_dictionaries",
     "physical_field",
     "physical_values",
     "unsupported_type",
@@ -137,6 +139,18 @@ def physical_values(values: pa.Array, field: pa.Field) -> pa.Array:
     return convert_values(values, field, _physical)
 
 
+def physical_dictionaries(values: pa.Array, field: pa.Field) -> pa.Array:
+    """Return physical values of which those in dictionaries stay there: JSON is then written once for each of them."""
+    return convert_values(values, field, _physical_dictionary)
+
+
+def _physical_dictionary(values: pa.Array, field: pa.Field) -> pa.Array:
+    if not pa.types.is_dictionary(values.type):
+        return _physical(values, field)
+    converted = _physical(values.dictionary, field)
+    return values if converted is values.dictionary else pa.DictionaryArray.from_arrays(values.indices, converted)
+
+
 def _physical(values: pa.Array, field: pa.Field) -> pa.Array:
     kind, name = values.type, connect_metadata(field).name
     if pa.types.is_dictionary(kind):
@@ -168,7 +182,7 @@ def _only_valid(converted: pa.Array, values: pa.Array) -> pa.Array:
 
 def as_connect(field: pa.Field) -> pa.Field:
     """Return a field with logical types for all values that Connect has no type for."""
-    kind = field.type
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     if pa.types.is_struct(kind):
         return field.with_type(pa.struct([as_connect(one) for one in kind]))
     if pa.types.is_map(kind):

@@ -1,8 +1,8 @@
 """JSON Schemas (draft 7) of Arrow fields, for the JSON that `penstock.formats.json.encoder` writes.
 
-A nullable field may also be null, as Confluent's serializer describes it (``oneOf``); other fields are required. Objects
-have no other properties than these: then a schema with a new column, which is nullable, reads all earlier messages
-(compatibility BACKWARD). Schemas of Kafka Connect keep their names and parameters, with the property names of
+A nullable field may also be null, as Confluent's serializer describes it (``oneOf``); other fields are required.
+Objects have no other properties than these: then a schema with a new column, which is nullable, reads all earlier
+messages (compatibility BACKWARD). Schemas of Kafka Connect keep their names and parameters, with the property names of
 Confluent's JsonSchemaConverter.
 """
 

@@ -1,4 +1,7 @@
-"""Convert the values of nested Arrow arrays: apply a function to all scalars below structs, lists and maps."""
+"""Convert the values of nested Arrow arrays: apply a function to all scalars below structs, lists and maps.
+
+Keys of maps have a function of their own.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,16 @@ Convert = Callable[[pa.Array, pa.Field], pa.Array]
 """Returns the converted values of a field that is not nested, or the values themselves."""
 
 
-def convert_values(values: pa.Array, field: pa.Field, convert: Convert) -> pa.Array:
-    """Return values with all scalars converted; arrays without a conversion are not copied."""
+def convert_values(values: pa.Array, field: pa.Field, convert: Convert, keys: Convert | None = None) -> pa.Array:
+    """Return values with all scalars converted, and keys of maps by `keys`; what does not change is not copied."""
     kind = values.type
     if pa.types.is_struct(kind):
-        return _structs(values, field, convert)
+        return _structs(values, field, convert, keys)
     if pa.types.is_map(kind):
-        return _maps(values, field, convert)
+        return _maps(values, field, convert, keys)
     if is_list(kind):
         items = list_items(values, values.values)
-        changed = convert_values(items, field.type.value_field, convert)
+        changed = convert_values(items, field.type.value_field, convert, keys)
         if changed is items:
             return values
         inner = field.type.value_field.with_type(changed.type)
@@ -37,26 +40,26 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def converted_field(field: pa.Field, convert: Convert) -> pa.Field:
+def converted_field(field: pa.Field, convert: Convert, keys: Convert | None = None) -> pa.Field:
     """Return a field with the type of its converted values."""
-    return field.with_type(convert_values(pa.array([], field.type), field, convert).type)
+    return field.with_type(convert_values(pa.nulls(0, field.type), field, convert, keys).type)
 
 
-def _structs(values: pa.StructArray, field: pa.Field, convert: Convert) -> pa.StructArray:
+def _structs(values: pa.StructArray, field: pa.Field, convert: Convert, keys: Convert | None) -> pa.StructArray:
     fields = list(field.type)
     children = [values.field(place) for place in range(len(fields))]
-    changed = [convert_values(child, one, convert) for child, one in zip(children, fields, strict=True)]
+    changed = [convert_values(child, one, convert, keys) for child, one in zip(children, fields, strict=True)]
     if all(new is old for new, old in zip(changed, children, strict=True)):
         return values
     typed = [one.with_type(child.type) for one, child in zip(fields, changed, strict=True)]
     return pa.StructArray.from_arrays(changed, fields=typed, mask=_mask(values))
 
 
-def _maps(values: pa.MapArray, field: pa.Field, convert: Convert) -> pa.MapArray:
-    keys, items = list_items(values, values.keys), list_items(values, values.items)
-    new_keys = convert_values(keys, field.type.key_field, convert)
-    new_items = convert_values(items, field.type.item_field, convert)
-    if new_keys is keys and new_items is items:
+def _maps(values: pa.MapArray, field: pa.Field, convert: Convert, keys: Convert | None) -> pa.MapArray:
+    old_keys, items = list_items(values, values.keys), list_items(values, values.items)
+    new_keys = old_keys if keys is None else keys(old_keys, field.type.key_field)
+    new_items = convert_values(items, field.type.item_field, convert, keys)
+    if new_keys is old_keys and new_items is items:
         return values
     made = pa.map_(field.type.key_field.with_type(new_keys.type), field.type.item_field.with_type(new_items.type))
     offsets = pa.array(list_offsets(values).astype("int32"))

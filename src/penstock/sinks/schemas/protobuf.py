@@ -163,7 +163,7 @@ def _digits(values: pa.Decimal128Array) -> pa.StringArray:
 
 def _wrapped(field: pa.Field) -> pa.Field:
     """Return a field in which arrays that are items or values are messages with the array as their only field."""
-    return field.with_type(_wrapped_values(pa.array([], field.type)).type)
+    return field.with_type(_wrapped_values(pa.nulls(0, field.type)).type)
 
 
 def _wrapped_values(values: pa.Array) -> pa.Array:
