@@ -57,7 +57,7 @@ class ColumnOptions:
     rename: Mapping[str, str] = field(default_factory=dict)
     redact: Mapping[str, str] = field(default_factory=dict)
     """Column to redaction, see `penstock.sinks.redaction`."""
-    formats: ValueFormats = ValueFormats()
+    formats: ValueFormats = field(default_factory=ValueFormats)
 
     @property
     def needs_hash_key(self) -> bool:
