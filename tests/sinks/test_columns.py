@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sinks.test_redaction import CANARY, KEY, model
 
 from penstock.errors import UsageError
 from penstock.model import Image, TableName, TableSchema, copied_images, image_schema, with_missing
 from penstock.sinks.columns import ColumnOptions, SinkColumns, check_options, columns_of_tables
 from penstock.sinks.value_formats import ValueFormats
-from tests.sinks.test_redaction import CANARY, KEY, model
 
 TYPES = {pa.string(): st.text(max_size=8), pa.int64(): st.integers(-9, 9), pa.binary(): st.binary(max_size=3)}
 REDACTIONS = ["null", "hash", "last four", "fixed:x"]
