@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sinks.test_redaction import CANARY, KEY, model
 
-from penstock.errors import UsageError
+from penstock.errors import PenstockError, UsageError
 from penstock.model import Image, TableName, TableSchema, copied_images, image_schema, with_missing
 from penstock.sinks.columns import ColumnOptions, SinkColumns, check_options, columns_of_tables
 from penstock.sinks.value_formats import ValueFormats
@@ -274,10 +274,35 @@ def test_renamed_columns_may_swap_names() -> None:
 
 
 def test_redacted_value_is_nowhere_in_the_result() -> None:
-    rows = [{"id": number, "card": CANARY, "notes": CANARY} for number in range(3)]
+    rows: list[dict[str, Any] | None] = [{"id": number, "card": CANARY, "notes": CANARY} for number in range(3)]
     for redaction in REDACTIONS:
         redact = {"card": redaction}
         columns = SinkColumns(ColumnOptions(exclude=("notes",), redact=redact), CARDS, KEY)
         found = columns.images(images(CARDS, rows, [None] * 3))
         buffers = b"".join(bytes(one) for one in found.column("row").flatten()[1].buffers() if one is not None)
         assert CANARY.encode() not in found.serialize().to_pybytes() + found.schema.serialize().to_pybytes() + buffers
+
+
+def test_no_error_contains_a_value() -> None:
+    """A column that was added carries a value in its field, and images have values that formats reject."""
+    email = with_missing(pa.field("email", pa.list_(pa.string())), pa.array([[CANARY]]))
+    schema = TableSchema(ORDERS, pa.schema([pa.field("id", pa.int64()), email, pa.field("at", pa.date32())]), ("id",))
+    number = 2_004_711_222
+    day = pa.array([number], pa.int32()).cast(pa.date32())
+    row = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([[CANARY]]), day], schema=schema.columns)
+    for options in (
+        ColumnOptions(redact={"email": "last four"}),
+        ColumnOptions(redact={"emial": "null"}),
+        ColumnOptions(rename={"email": "id"}),
+        ColumnOptions(redact={"at": "hash"}),
+        ColumnOptions(redact={"at": "last four"}),
+        ColumnOptions(formats=ValueFormats(date="iso8601")),
+        ColumnOptions(formats=ValueFormats(date="epoch days")),
+    ):
+        with pytest.raises(PenstockError) as caught:
+            SinkColumns(options, schema, KEY).images(copied_images(row, 1))
+        failure: BaseException | None = caught.value
+        while failure is not None:
+            assert CANARY not in str(failure)
+            assert str(number) not in str(failure)
+            failure = failure.__cause__ or failure.__context__

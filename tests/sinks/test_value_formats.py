@@ -6,6 +6,7 @@ import base64
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import DefiniteError, UsageError
+from penstock.formats.json.encoder import encode_json
 from penstock.sinks.value_formats import ValueFormats, value_texts
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -47,7 +49,7 @@ CASES: dict[str, tuple[ValueFormats, pa.DataType, st.SearchStrategy[Any], pa.Dat
             ZONED,
             MOMENTS,
             pa.int64(),
-            lambda moment, rate=rate: ticks(moment, rate),
+            partial(ticks, per_second=rate),
         )
         for name, rate in {"epoch seconds": 1, "epoch millis": 10**3, "epoch micros": 10**6}.items()
     },
@@ -164,10 +166,20 @@ def test_decimals_of_other_widths() -> None:
         (pa.array([b"\xff"]), ["/w=="]),
         (pa.array(["a", "b", None]).dictionary_encode(), ["a", "b", None]),
         (pa.nulls(2), [None, None]),
+        (pa.array([0, None], pa.timestamp("s", "UTC")), ["1970-01-01T00:00:00Z", None]),
+        (pa.array([-1], pa.timestamp("ns")), ["1969-12-31T23:59:59.999999999"]),
     ],
 )
 def test_texts(values: pa.Array, texts: list[str | None]) -> None:
     assert value_texts(values, "c").to_pylist() == texts
+
+
+@given(st.lists(st.none() | MOMENTS))
+def test_texts_of_timestamps_are_those_of_json(moments: list[datetime | None]) -> None:
+    for kind in (ZONED, pa.timestamp("us")):
+        values = pa.array(moments, ZONED).cast(kind)
+        texts = [None if text is None else f'"{text}"' for text in value_texts(values, "c").to_pylist()]
+        assert [text or "null" for text in texts] == encode_json(values).to_pylist()
 
 
 @pytest.mark.parametrize(

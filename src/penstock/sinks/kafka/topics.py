@@ -177,7 +177,7 @@ def check_topics(
     every = {**topics, **({} if positions is None else {positions: _POSITIONS})}
     try:
         with _Admin(settings, seconds) as admin:
-            found = admin.describe(every)
+            found = admin.settled(every, {name for name, wanted in topics.items() if not wanted.create})
             checks = [_Check(admin, name, wanted, found[name]) for name, wanted in topics.items()]
             findings = [finding for check in checks for finding in check.findings(upsert, limit)]
             if positions is not None:
@@ -305,7 +305,7 @@ class _Admin:
         self.brokers = str(settings.get("bootstrap.servers", ""))
         self._deadline = time.monotonic() + seconds
         self._connection_error: KafkaError | None = None
-        own = {**_CONNECTING, "error_cb": self._store_error, "logger": _LOG}
+        own: dict[str, Any] = {**_CONNECTING, "error_cb": self._store_error, "logger": _LOG}
         try:
             self._client = AdminClient({**settings, **own})
         except KafkaException as failure:
@@ -354,19 +354,23 @@ class _Admin:
             raise self._denied_or_missing(name, found)
         return found
 
-    def missing(self, names: Iterable[str], required: set[str]) -> set[str]:
-        """Return the topics that do not exist; ask repeatedly for the required ones."""
+    def settled(self, names: Iterable[str], required: set[str]) -> dict[str, _Topic | KafkaError]:
+        """Describe topics; repeat it for a time while a required one is missing."""
         certain = min(time.monotonic() + _CERTAIN_SECONDS, self._deadline)
         while True:
-            missing = set()
-            for name, found in self.describe(names).items():
-                if isinstance(found, KafkaError):
-                    if found.code() == _DENIED:
-                        raise self._denied_or_missing(name, found)
-                    missing.add(name)
-            if not missing & required or time.monotonic() >= certain:
-                return missing
+            found = self.describe(names)
+            is_missing = any(isinstance(found[name], KafkaError) for name in required)
+            if not is_missing or time.monotonic() >= certain:
+                return found
             time.sleep(_AGAIN_SECONDS)
+
+    def missing(self, names: Iterable[str], required: set[str]) -> set[str]:
+        """Return the topics that do not exist; raise an error for one that the user may not describe."""
+        found = {name: one for name, one in self.settled(names, required).items() if isinstance(one, KafkaError)}
+        for name, reported in found.items():
+            if reported.code() == _DENIED:
+                raise self._denied_or_missing(name, reported)
+        return set(found)
 
     def create(self, topics: Mapping[str, TopicSettings], *, validate_only: bool = False) -> list[str]:
         """Create topics; return those that did not exist meanwhile."""
