@@ -45,16 +45,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "envelopes": BASE,
     "embedded": BASE,
     "sql/syntax": BASE,
+    "kafka_client": BASE | {"formats", "sql/syntax"},
     "tables/arrow": BASE | {"changelog"},
-    "sources": LOWER | {"sql/syntax"},
+    "sources": LOWER | {"kafka_client", "sql/syntax"},
     "spark": LOWER | {"sources", "catalog", "tables/arrow"},
     "tables": DATA | {"tables/arrow"},
-    "sinks": DATA,
+    "sinks": DATA | {"kafka_client", "sql/syntax"},
     "sources/apply": DATA | {"tables"},
     "catalog": BASE | {"changelog", "sources"},
-    "engine": DATA | {"tables", "sinks", "catalog"},
+    "engine": DATA | {"kafka_client", "tables", "sinks", "catalog"},
     "sql": BASE | {"sql/syntax", "sources", "sinks", "catalog", "engine"},
-    "home": DATA | {"tables", "sinks", "catalog", "engine", "sql", "sql/syntax"},
+    "home": DATA | {"kafka_client", "tables", "sinks", "catalog", "engine", "sql", "sql/syntax"},
     "demo": BASE | {"embedded", "home"},
     "cli": BASE | {"home", "engine", "sql", "demo"},
     "web": BASE | {"home", "engine"},
@@ -63,7 +64,19 @@ API = {"home", "home_operations", "live", "views", "executor"}
 """The Python API: modules right in `penstock` that are one layer, `home`."""
 ANYTHING = (
     DATA
-    | {"embedded", "tables/arrow", "tables", "sinks", "catalog", "engine", "sql", "home", "demo", "testing"}
+    | {
+        "embedded",
+        "kafka_client",
+        "tables/arrow",
+        "tables",
+        "sinks",
+        "catalog",
+        "engine",
+        "sql",
+        "home",
+        "demo",
+        "testing",
+    }
     | FACES
 )
 MAY_IMPORT["testing"] = ANYTHING

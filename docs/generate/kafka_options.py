@@ -9,16 +9,16 @@ from typing import get_args
 from docs.generate.markdown import code, table
 from docs.generate.option_tables import choices, option_table
 
+from penstock.kafka_client.connection import RegistryOptions
+from penstock.kafka_client.tls import KerberosOptions, Mechanism, SaslOptions, SecurityProtocol, SslOptions
 from penstock.sources.kafka.client_settings import TRANSLATIONS
 from penstock.sources.kafka.message_formats import FormatOptions
 from penstock.sources.kafka.option_syntax import UNSUPPORTED
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions, Metadata
-from penstock.sources.kafka.tls import KerberosOptions, Mechanism, SaslOptions, SecurityProtocol, SslOptions
 from penstock.sources.kafka.with_options import (
     IsolationLevel,
     KafkaWithOptions,
     OnError,
-    RegistryOptions,
     StartPoint,
     TimestampType,
 )

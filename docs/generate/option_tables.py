@@ -51,8 +51,8 @@ _OPTION_TYPES = {
     "float": "number",
     "int": "number",
     "int | None": "number",
-    "penstock.sources.kafka.secrets.Secret | None": "reference",
-    "typing.Optional[penstock.sources.kafka.secrets.Secret]": "reference",
+    "penstock.kafka_client.secrets.Secret | None": "reference",
+    "typing.Optional[penstock.kafka_client.secrets.Secret]": "reference",
 }
 _SHAPES = {
     "start_offset": "`earliest`, `latest`, or a list of numbers",

@@ -16,8 +16,9 @@ from penstock.errors import UsageError
 from penstock.executor import parsed, statement_of
 from penstock.fields import with_fields
 from penstock.formats.format import AvroFormat, Extra, Nanoseconds
+from penstock.kafka_client.settings import registry_address
+from penstock.kafka_client.tls import Mechanism
 from penstock.model import IncludedColumn, TableName
-from penstock.sources.kafka.client_settings import registry_address
 from penstock.sources.kafka.config import KafkaConfig
 from penstock.sources.kafka.message_formats import (
     AvroOptions,
@@ -31,7 +32,6 @@ from penstock.sources.kafka.option_syntax import GivenColumn
 from penstock.sources.kafka.resolved_formats import TopicFormats
 from penstock.sources.kafka.spec import KafkaSource
 from penstock.sources.kafka.sql_options import EnvelopeKind, Metadata
-from penstock.sources.kafka.tls import Mechanism
 from penstock.sources.kafka.topic_table import SourceTopic, TopicTable
 from penstock.sources.kafka.transactions.metadata import TransactionMetadata
 from penstock.sources.kafka.with_options import IsolationLevel, OnError, TimestampType
@@ -184,7 +184,9 @@ class TestAltered:
     CLAUSES = "KEY FORMAT TEXT VALUE FORMAT AVRO SCHEMA '\"long\"' USING SCHEMA REGISTRY 'https://r' ENVELOPE UPSERT"
 
     def config(self, source: KafkaSource) -> KafkaConfig:
-        formats = TopicFormats(source.what(), registry_address(source.what(), source.how()), "t", lambda: iter(()))
+        formats = TopicFormats(
+            source.what(), registry_address(source.schema_registry, source.how()), "t", lambda: iter(())
+        )
         topic = SourceTopic(name="t", id=None, offsets=(0,))
         name = TableName("topic", "t")
         included = (IncludedColumn("offset", "offset"),)
@@ -212,7 +214,7 @@ class TestAltered:
         assert altered.retain_history == "3 days"
         (table,) = altered.produced()
         assert isinstance(table.value_format.format, AvroFormat)
-        assert table.value_format.format.registry == registry_address(requested.what(), requested.how())
+        assert table.value_format.format.registry == registry_address(requested.schema_registry, requested.how())
         assert table.key_format == config.produced()[0].key_format
         assert KafkaConfig.model_validate_json(altered.model_dump_json()).altered(requested) == altered
 
@@ -232,7 +234,7 @@ class TestAltered:
         altered = with_fields(config, metadata=metadata).altered(requested)
         assert altered.metadata is not None
         assert isinstance(altered.metadata.format.format, AvroFormat)
-        assert altered.metadata.format.format.registry == registry_address(requested.what(), requested.how())
+        assert altered.metadata.format.format.registry == registry_address(requested.schema_registry, requested.how())
         assert altered.metadata.topic == metadata.topic
         assert KafkaConfig.model_validate_json(altered.model_dump_json()) == altered
 

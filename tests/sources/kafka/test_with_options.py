@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import UsageError
-from penstock.sources.kafka.tls import SecurityProtocol
+from penstock.kafka_client.tls import SecurityProtocol
 from penstock.sources.kafka.with_options import KafkaWithOptions, StartPoint
 
 SCRAM: dict[str, Any] = {"sasl_mechanisms": "scram-sha-512", "sasl_username": "me", "sasl_password": "env:P"}

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 from penstock.errors import PenstockError
 from penstock.formats import AvroFormat, JsonFormat, ProtobufFormat, Registry, ResolvedFormat, evolve
+from penstock.kafka_client.settings import registry_address
 from penstock.sources.findings import Finding, error, errors_among, info, warning
 from penstock.sources.interface import Checked
-from penstock.sources.kafka.client_settings import registry_address
 from penstock.sources.kafka.config import KafkaConfig
 from penstock.sources.kafka.creation import Creation
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
@@ -94,7 +94,7 @@ def _same(instance: KafkaConfig, table: TopicTable, found: TopicState) -> Iterat
 
 def _growth(what: KafkaSqlOptions, how: KafkaWithOptions, table: TopicTable) -> Iterator[Finding]:
     """Yield findings for registry schemas that have new fields or can no longer be read."""
-    address = registry_address(what, how)
+    address = registry_address(what.schema_registry, how)
     for part, resolved in (("key", table.key_format), ("value", table.value_format)):
         subject = None if resolved is None else _followed_subject(resolved, f"{table.topic.name}-{part}")
         if address is None or resolved is None or subject is None:

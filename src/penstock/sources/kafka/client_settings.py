@@ -2,8 +2,8 @@
 
 librdkafka (in Python) inspects topics; Spark's reader, which uses Kafka's Java client, reads them. `TRANSLATIONS` maps
 each option to its name in either client, or gives the reason why one of them lacks it; the reference page shows this
-table, and a test checks both translations against it. The client of the schema registry gets its address and its
-credentials.
+table, and a test checks both translations against it. `penstock.kafka_client.settings` has the part of the table that
+sources and sinks share.
 
 Secrets are never in Spark's options, but in a private file that the options refer to::
 
@@ -22,64 +22,36 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from penstock.errors import DefiniteError, UsageError
-from penstock.formats import RegistryAddress
-from penstock.sources.kafka.option_syntax import Word
+from penstock.kafka_client.settings import (
+    BROKER_NAMES,
+    REGISTRY_NAMES,
+    Names,
+    connection_settings,
+    verbatim_settings,
+)
+from penstock.kafka_client.tls import Mechanism, read_certificates, read_private_key
 from penstock.sources.kafka.sql_options import KafkaSqlOptions, Metadata
-from penstock.sources.kafka.tls import Mechanism, read_certificates, read_private_key
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
 __all__ = [
     "TRANSLATIONS",
-    "Names",
     "librdkafka_settings",
-    "registry_address",
     "spark_options",
     "write_private",
     "write_private_settings",
 ]
 
 
-@dataclass(frozen=True)
-class Names:
-    """The name of an option in librdkafka and Spark; whether its value is passed unchanged; why a name is missing."""
-
-    librdkafka: str | None = None
-    spark: str | None = None
-    verbatim: bool = False
-    reason: str = ""
-
-
 _SOURCE = "Used by the source itself."
-_REGISTRY = "Used to fetch schemas."
 _OWN_STATISTICS = "Spark's client reports its statistics through JMX and the query progress."
-_OWN_LOGIN = "Spark's client logs in by itself, with the keytab or with an existing ticket."
-_JAAS = "kafka.sasl.jaas.config"
 
 TRANSLATIONS: dict[str, Names] = {
-    "security_protocol": Names("security.protocol", "kafka.security.protocol"),
-    "ssl_ca_location": Names("ssl.ca.location", "kafka.ssl.truststore.certificates"),
-    "ssl_certificate_location": Names("ssl.certificate.location", "kafka.ssl.keystore.certificate.chain"),
-    "ssl_key_location": Names("ssl.key.location", "kafka.ssl.keystore.key"),
-    "ssl_key_password": Names("ssl.key.password", "kafka.ssl.key.password"),
-    "sasl_mechanisms": Names("sasl.mechanisms", "kafka.sasl.mechanism", verbatim=True),
-    "sasl_username": Names("sasl.username", _JAAS),
-    "sasl_password": Names("sasl.password", _JAAS),
-    "sasl_kerberos_service_name": Names("sasl.kerberos.service.name", "kafka.sasl.kerberos.service.name"),
-    "sasl_kerberos_principal": Names("sasl.kerberos.principal", _JAAS),
-    "sasl_kerberos_keytab": Names("sasl.kerberos.keytab", _JAAS),
-    "sasl_kerberos_kinit_cmd": Names("sasl.kerberos.kinit.cmd", reason=_OWN_LOGIN),
-    "sasl_kerberos_min_time_before_relogin": Names(
-        "sasl.kerberos.min.time.before.relogin", "kafka.sasl.kerberos.min.time.before.relogin", verbatim=True
-    ),
-    "client_id": Names("client.id", "kafka.client.id", verbatim=True),
+    **BROKER_NAMES,
     "group_id_prefix": Names("group.id", "groupIdPrefix"),
     "start_offset": Names("the offsets that it is assigned", "startingOffsets"),
     "start_timestamp": Names("the offsets that it is assigned", "startingTimestamp"),
@@ -94,64 +66,24 @@ TRANSLATIONS: dict[str, Names] = {
     "on_error": Names(reason=_SOURCE),
     "quarantine_limit": Names(reason=_SOURCE),
     "allow_literal_secrets": Names(reason="Used to validate options."),
-    "schema_registry_username": Names(reason=_REGISTRY),
-    "schema_registry_password": Names(reason=_REGISTRY),
-    "schema_registry_ssl_ca_location": Names(reason=_REGISTRY),
-    "schema_registry_ssl_certificate_location": Names(reason=_REGISTRY),
-    "schema_registry_ssl_key_location": Names(reason=_REGISTRY),
-    "schema_registry_ssl_key_password": Names(reason=_REGISTRY),
+    **REGISTRY_NAMES,
 }
-
-
-def _verbatim_settings(options: BaseModel, client: str) -> Iterator[tuple[str, str]]:
-    """Yield name and value of the options that a client (``librdkafka`` or ``spark``) accepts unchanged."""
-    for option, names in TRANSLATIONS.items():
-        name, value = getattr(names, client), getattr(options, option)
-        if names.verbatim and name is not None and value is not None:
-            yield name, _client_value(value)
-
-
-def _client_value(value: object) -> str:
-    """Return a value as clients expect it."""
-    return value.value if isinstance(value, Word) else str(value)
 
 
 # -- librdkafka --------------------------------------------------------------------------------------------------------
 
-_LOCATIONS = ("ssl_ca_location", "ssl_certificate_location", "ssl_key_location")
-_KERBEROS = ("sasl_kerberos_principal", "sasl_kerberos_keytab", "sasl_kerberos_kinit_cmd")
-_SECRETS = ("ssl_key_password", "sasl_password")
 _FIXED = {"enable.auto.commit": "false", "enable.auto.offset.store": "false", "auto.offset.reset": "error"}
 """Penstock stores positions itself: nothing is committed, and a missing offset is an error instead of a reset."""
 
 
 def librdkafka_settings(what: KafkaSqlOptions, how: KafkaWithOptions, source: str) -> dict[str, str]:
     """Return the settings of a consumer with secrets in clear text; call it right before creating the client."""
-    how.require_secrets()
-    as_they_are = ("sasl_username", *_LOCATIONS, *_KERBEROS)
-    settings = {_name(option): getattr(how, option) for option in as_they_are}
-    settings |= {_name(option): how.secrets()[option].resolved() for option in _SECRETS if option in how.secrets()}
     return {
-        "bootstrap.servers": what.broker,
-        "security.protocol": how.protocol().value,
+        **connection_settings(what.broker, how),
+        **dict(verbatim_settings(TRANSLATIONS, how, "librdkafka")),
         "group.id": f"{how.group_id_prefix}{source}",
-        **dict(_verbatim_settings(how, "librdkafka")),
-        **_kerberos_service(how),
-        **{name: value for name, value in settings.items() if value is not None},
         **_FIXED,
     }
-
-
-def _kerberos_service(how: KafkaWithOptions) -> dict[str, str]:
-    if how.sasl_mechanisms is not Mechanism.GSSAPI:
-        return {}
-    return {_name("sasl_kerberos_service_name"): how.kerberos_service()}
-
-
-def _name(option: str) -> str:
-    name = TRANSLATIONS[option].librdkafka
-    assert name is not None
-    return name
 
 
 # -- Spark -------------------------------------------------------------------------------------------------------------
@@ -172,7 +104,7 @@ def spark_options(what: KafkaSqlOptions, how: KafkaWithOptions, source: str, pri
         "includeHeaders": str(headers).lower(),
         "failOnDataLoss": "true",
         "kafka.security.protocol": how.protocol().value,
-        **dict(_verbatim_settings(how, "spark")),
+        **dict(verbatim_settings(TRANSLATIONS, how, "spark")),
         **_plain_security(how),
         **write_private_settings({**_tls(how), **_login(how)}, private / f"{source}.properties"),
     }
@@ -315,22 +247,3 @@ def _kerberos_login(principal: str | None, keytab: str | None) -> str:
 def _quoted(text: str) -> str:
     """Quote a value for a Java `StreamTokenizer`, which supports these escapes within quotes."""
     return f'"{text.translate(_JAAS_ESCAPES)}"'
-
-
-# -- schema registry ---------------------------------------------------------------------------------------------------
-
-
-def registry_address(what: KafkaSqlOptions, how: KafkaWithOptions) -> RegistryAddress | None:
-    """Return the registry address from the options; None if there is no registry."""
-    if what.schema_registry is None:
-        return None
-    password, key_password = how.schema_registry_password, how.schema_registry_ssl_key_password
-    return RegistryAddress(
-        url=what.schema_registry,
-        username=how.schema_registry_username,
-        password=None if password is None else password.reference,
-        ca_location=how.schema_registry_ssl_ca_location,
-        certificate_location=how.schema_registry_ssl_certificate_location,
-        key_location=how.schema_registry_ssl_key_location,
-        key_password=None if key_password is None else key_password.reference,
-    )

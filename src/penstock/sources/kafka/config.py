@@ -14,8 +14,8 @@ from typing import Any, Self
 from penstock.changelog.interface import ChangeLog
 from penstock.errors import UsageError
 from penstock.fields import with_fields
+from penstock.kafka_client.settings import registry_address
 from penstock.sources.interface import Source
-from penstock.sources.kafka.client_settings import registry_address
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.tick_instance import TickConfig
 from penstock.sources.kafka.ticks import tick_table
@@ -65,7 +65,7 @@ class KafkaConfig(TickConfig):
         how = with_fields(
             self.how, **{o: value for o, value in requested.items() if o in KafkaWithOptions.model_fields}
         )
-        registry = registry_address(self.what, how)
+        registry = registry_address(self.what.schema_registry, how)
         metadata = self.metadata
         return with_fields(
             self,

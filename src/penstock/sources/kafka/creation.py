@@ -24,9 +24,9 @@ from datetime import UTC, datetime
 
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.formats import AvroFormat, JsonFormat, RegistryAddress, ResolvedFormat, resolve
+from penstock.kafka_client.settings import registry_address
 from penstock.model import IncludedColumn, TableName
 from penstock.sources.findings import errors_among
-from penstock.sources.kafka.client_settings import registry_address
 from penstock.sources.kafka.config import KafkaConfig
 from penstock.sources.kafka.message_formats import AvroOptions, FormatOptions, JsonOptions, RegisteredOptions
 from penstock.sources.kafka.resolved_formats import Message, TopicFormats
@@ -70,7 +70,7 @@ class Creation:
         """Inspect one topic, and return its table."""
         followed = resolve_start(self._what, self._how, self._source, topic, self._start)
         formats = TopicFormats(
-            self._what, registry_address(self._what, self._how), topic, lambda: self._messages(followed)
+            self._what, registry_address(self._what.schema_registry, self._how), topic, lambda: self._messages(followed)
         )
         return TopicTable.create(
             self.name(topic),
@@ -145,7 +145,7 @@ def _transaction_metadata(
     if len(begun.offsets) > 1:
         message = f"topic {topic} with transaction metadata has {len(begun.offsets)} partitions, expected one"
         raise DefiniteError(message, "Recreate it with one partition: its messages define the order of transactions.")
-    address = registry_address(what, how)
+    address = registry_address(what.schema_registry, how)
     return TransactionMetadata(topic=begun, format=_resolved(what.values(), address, topic))
 
 

@@ -12,13 +12,15 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from penstock.fields import with_fields
+from penstock.kafka_client.connection import RegistryOptions
+from penstock.kafka_client.option_values import reject_unsupported
+from penstock.kafka_client.tls import SaslOptions, SslOptions
 from penstock.positions import Lsn
 from penstock.sources.interface import Checked, InstanceConfig, Source, SourceOptions
 from penstock.sources.kafka.config import KafkaConfig
-from penstock.sources.kafka.option_syntax import UNSUPPORTED, reject_unsupported
+from penstock.sources.kafka.option_syntax import UNSUPPORTED
 from penstock.sources.kafka.sql_options import KafkaSqlOptions, validate_together
-from penstock.sources.kafka.tls import SaslOptions, SslOptions
-from penstock.sources.kafka.with_options import KafkaWithOptions, RegistryOptions
+from penstock.sources.kafka.with_options import KafkaWithOptions
 
 __all__ = ["KafkaSource", "KafkaSourceOptions"]
 

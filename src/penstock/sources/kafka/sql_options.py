@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, ClassVar, Self
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from penstock.errors import UsageError
 from penstock.formats.format import Extra
+from penstock.kafka_client.connection import checked_brokers, checked_topic, checked_url, validate_registry_options
+from penstock.kafka_client.option_values import Word, read_options
 from penstock.sources.kafka.message_formats import FormatOptions, JsonOptions, RegisteredOptions, format_named
-from penstock.sources.kafka.option_syntax import EnvelopeText, Word, given_of, read_options
-from penstock.sources.kafka.with_options import KafkaWithOptions, RegistryOptions
+from penstock.sources.kafka.option_syntax import EnvelopeText
+from penstock.sources.kafka.with_options import KafkaWithOptions
 from penstock.sql.syntax.names import Inclusion, Inclusions
 from penstock.sql.syntax.options import Keyword
 from penstock.sql.syntax.values import alternatives
@@ -25,8 +25,6 @@ __all__ = [
     "validate_together",
 ]
 
-_BROKER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?")
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _FROZEN = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
@@ -106,11 +104,7 @@ class KafkaSqlOptions(BaseModel):
     @field_validator("broker")
     @classmethod
     def _hosts_and_ports(cls, text: str) -> str:
-        brokers = [broker.strip() for broker in text.split(",")]
-        if wrong := [broker for broker in brokers if not _BROKER.fullmatch(broker)]:
-            message = f'invalid broker "{wrong[0]}"' if "@" not in wrong[0] else "a broker contains a user or password"
-            raise UsageError(message, "Use host:port, separated by commas, such as k1:9092,k2:9092.")
-        return ",".join(brokers)
+        return checked_brokers(text)
 
     @field_validator("format", "key_format", "value_format", mode="before")
     @classmethod
@@ -120,7 +114,7 @@ class KafkaSqlOptions(BaseModel):
     @field_validator("topic")
     @classmethod
     def _a_topic(cls, name: str | None) -> str | None:
-        return None if name is None else _checked_topic(name)
+        return None if name is None else checked_topic(name)
 
     @field_validator("topics")
     @classmethod
@@ -130,7 +124,7 @@ class KafkaSqlOptions(BaseModel):
     @field_validator("schema_registry")
     @classmethod
     def _a_url(cls, url: str | None) -> str | None:
-        return None if url is None else _checked_url(url)
+        return None if url is None else checked_url(url)
 
     @model_validator(mode="after")
     def _clauses_together(self) -> Self:
@@ -153,13 +147,7 @@ class KafkaSqlOptions(BaseModel):
 
 def validate_together(what: KafkaSqlOptions, how: KafkaWithOptions) -> None:
     """Raise `UsageError` if the options before WITH and those after it are incompatible."""
-    if what.schema_registry is None and (given := given_of(how, RegistryOptions)):
-        message = f'option "{given[0]}" requires a schema registry'
-        raise UsageError(message, "Add USING SCHEMA REGISTRY 'https://…', or remove the option.")
-    https = what.schema_registry is not None and urlsplit(what.schema_registry).scheme == "https"
-    if tls := [name for name in given_of(how, RegistryOptions) if "_ssl_" in name and not https]:
-        message = f'option "{tls[0]}" requires an https URL of the schema registry'
-        raise UsageError(message, "Use a URL with https://, or remove the option.")
+    validate_registry_options(what.schema_registry, how)
     if isinstance(how.start_offset, tuple) and len(what.names()) > 1:
         message = f'offsets in option "start_offset" require a single topic, not {len(what.names())}'
         hint = 'Use { earliest | latest }, or option "start_timestamp"; or create a source for each topic.'
@@ -169,16 +157,9 @@ def validate_together(what: KafkaSqlOptions, how: KafkaWithOptions) -> None:
 _DEBEZIUM = (EnvelopeKind.DEBEZIUM, EnvelopeKind.DEBEZIUM_UPSERT)
 
 
-def _checked_topic(name: str) -> str:
-    if not _TOPIC.fullmatch(name) or name in (".", ".."):
-        message = f'invalid topic name "{name}"'
-        raise UsageError(message, "Use at most 249 letters, digits, dots, dashes and underscores.")
-    return name
-
-
 def _checked_topics(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
-        _checked_topic(name)
+        checked_topic(name)
         if names.count(name) > 1:
             message = f'topic "{name}" specified more than once'
             raise UsageError(message, "List each topic once.")
@@ -201,22 +182,6 @@ def _names_topics_and_a_format(options: KafkaSqlOptions) -> None:
     if options.format is not None and options.key_format is not None:
         message = "KEY FORMAT and FORMAT are mutually exclusive: FORMAT does not read keys"
         raise UsageError(message, "Use VALUE FORMAT instead of FORMAT.")
-
-
-def _checked_url(url: str) -> str:
-    """Reject an invalid URL, or one with a user or password; the message omits the URL, as it may contain one."""
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        message = "invalid URL of the schema registry"
-        raise UsageError(message, "Use a URL with http:// or https://, such as https://registry:8081.")
-    if "@" in parts.netloc:
-        message = "the URL of the schema registry contains a user or password"
-        raise UsageError(message, 'Use options "schema_registry_username" and "schema_registry_password" instead.')
-    return url
 
 
 def _one_name_each(columns: tuple[Inclusion, ...]) -> None:
@@ -264,7 +229,7 @@ def _envelope_fits(options: KafkaSqlOptions) -> None:
     if topic is not None and kind not in _DEBEZIUM:
         message = "TRANSACTION METADATA requires a DEBEZIUM envelope"
         raise UsageError(message, "Use ENVELOPE DEBEZIUM, or remove TRANSACTION METADATA.")
-    if topic is not None and _checked_topic(topic) in options.names():
+    if topic is not None and checked_topic(topic) in options.names():
         message = f'topic "{topic}" is both a data topic and the topic of transaction metadata'
         raise UsageError(message, "Use the topic to which Debezium writes transaction metadata.")
     if kind is not EnvelopeKind.NONE and options.key_format is None:

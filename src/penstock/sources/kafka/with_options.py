@@ -1,34 +1,18 @@
-"""The options of a Kafka source after WITH: how to connect to brokers, and how to read topics.
-
-Validation rules are at the end: a rule is a condition on the options, and the message if it holds. Rules are tried in
-order, most specific first. No rule reads a secret, only whether there is one. Missing secrets are checked separately
-and later: a literal secret in SQL is removed from the options until it has been stored.
-"""
+"""The options of a Kafka source after WITH: how to connect to brokers (`ConnectionOptions`), and how to read topics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from penstock.errors import UsageError
-from penstock.fields import with_fields
-from penstock.sources.kafka.option_syntax import UNSUPPORTED, Offsets, Word, given_of, read_options
-from penstock.sources.kafka.secrets import Keep, Secret, SecretOption
-from penstock.sources.kafka.tls import (
-    OAUTHBEARER,
-    KerberosOptions,
-    Mechanism,
-    PathText,
-    SaslOptions,
-    SecurityProtocol,
-    SslOptions,
-)
-from penstock.sql.syntax.values import alternatives
+from penstock.kafka_client.connection import ConnectionOptions, Rule, apply_rules
+from penstock.kafka_client.option_values import Word, read_options
+from penstock.sources.kafka.option_syntax import UNSUPPORTED, Offsets
 
-__all__ = ["IsolationLevel", "KafkaWithOptions", "OnError", "RegistryOptions", "StartPoint", "TimestampType"]
+__all__ = ["IsolationLevel", "KafkaWithOptions", "OnError", "StartPoint", "TimestampType"]
 
 _REMOVED = "ignore_source_keys"
 _LAST_OFFSET = (1 << 63) - 1
@@ -70,45 +54,13 @@ class OnError(Word):
     """The message is quarantined, with the reason, and the table continues."""
 
 
-class RegistryOptions(BaseModel):
-    """How to connect to a schema registry. Options of the brokers do not apply to it."""
-
-    schema_registry_username: str | None = Field(default=None, min_length=1, description="user of the registry")
-    schema_registry_password: SecretOption = Field(
-        default=None, description="password of the registry: env:NAME or file:PATH"
-    )
-    schema_registry_ssl_ca_location: PathText = Field(
-        default=None, description="PEM file of CA certificates to trust for the registry"
-    )
-    schema_registry_ssl_certificate_location: PathText = Field(
-        default=None, description="PEM file of the client certificate for the registry"
-    )
-    schema_registry_ssl_key_location: PathText = Field(
-        default=None, description="PEM file of the private key of that certificate"
-    )
-    schema_registry_ssl_key_password: SecretOption = Field(
-        default=None, description="password of that private key: env:NAME or file:PATH"
-    )
-
-
-class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
+class KafkaWithOptions(ConnectionOptions):
     """Options of a Kafka source other than brokers, topics, formats and envelope."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     NAME: ClassVar[str] = "a Kafka source"
 
-    security_protocol: SecurityProtocol | None = Field(
-        default=None,
-        description="protocol of the brokers; default SASL_SSL with a login, SSL with only ssl options, otherwise "
-        "PLAINTEXT",
-    )
-    allow_literal_secrets: bool = Field(
-        default=False, description="whether secrets may be literals; they are stored in private files"
-    )
-    client_id: str = Field(
-        default="penstock", pattern=r"^[A-Za-z0-9._-]{1,200}$", description="client id reported to brokers"
-    )
     group_id_prefix: str = Field(
         default="penstock-", pattern=r"^[A-Za-z0-9._-]{1,200}$", description="prefix of consumer group names"
     )
@@ -162,16 +114,6 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
             return {option: value for option, value in given.items() if option != _REMOVED}
         return given
 
-    @field_validator("sasl_mechanisms", mode="before")
-    @classmethod
-    def _refused_mechanism(cls, mechanism: object) -> object:
-        if isinstance(mechanism, str) and mechanism.upper() == OAUTHBEARER:
-            why = "its tokens expire, and require a callback"
-            message = f'value "OAUTHBEARER" is not supported for option "sasl_mechanisms": {why}'
-            instead = 'or a client certificate (option "security_protocol" SSL)'
-            raise UsageError(message, f"Use {alternatives(Mechanism)}, {instead}.")
-        return mechanism
-
     @field_validator("start_offset", mode="before")
     @classmethod
     def _one_offset(cls, given: object) -> object:
@@ -191,33 +133,8 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
 
     @model_validator(mode="after")
     def _settings_together(self) -> Self:
-        _validate(self)
+        apply_rules(self, _RULES)
         return self
-
-    def secrets(self) -> dict[str, Secret]:
-        """Return the secrets that are set, by option."""
-        named = {name: getattr(self, name) for name in type(self).model_fields}
-        return {name: value for name, value in named.items() if isinstance(value, Secret)}
-
-    def require_secrets(self) -> None:
-        """Raise `UsageError` for a login without a password. Call it when all secrets must be present."""
-        _apply_rules(self, _SECRETS)
-
-    def kept(self, keep: Keep) -> Self:
-        """Return the options with references instead of literals, which `keep` stores."""
-        return with_fields(self, **{name: secret.kept(name, keep) for name, secret in self.secrets().items()})
-
-    def protocol(self) -> SecurityProtocol:
-        """Return the security protocol, or its default."""
-        if self.security_protocol is not None:
-            return self.security_protocol
-        if self.sasl_mechanisms is not None:
-            return SecurityProtocol.SASL_SSL
-        return SecurityProtocol.SSL if given_of(self, SslOptions) else SecurityProtocol.PLAINTEXT
-
-    def kerberos_service(self) -> str:
-        """Return the Kerberos service name of the brokers, or its default."""
-        return self.sasl_kerberos_service_name or "kafka"
 
 
 def _check_offsets(offsets: tuple[int, ...]) -> None:
@@ -245,114 +162,12 @@ def _moment(text: str) -> str:
     return moment
 
 
-def _validate(options: KafkaWithOptions) -> None:
-    """Raise `UsageError` for the first rule that the options violate."""
-    _reject_literals(options)
-    _apply_rules(options, _RULES)
-
-
-def _apply_rules(options: KafkaWithOptions, rules: Iterable[_Rule]) -> None:
-    for broken, what, hint in rules:
-        if found := broken(options):
-            raise UsageError(what.format(option=found, how=options), hint)
-
-
-def _reject_literals(options: KafkaWithOptions) -> None:
-    clear = [name for name, secret in options.secrets().items() if secret.is_sealed]
-    if clear and not options.allow_literal_secrets:
-        message = f'option "{clear[0]}" contains a literal secret'
-        hint = (
-            'Use a reference: env:NAME (an environment variable) or file:PATH. Or set option "allow_literal_secrets"'
-            " to store it in a file that only this user can read."
-        )
-        raise UsageError(message, hint)
-
-
-def _login_option(options: KafkaWithOptions) -> str:
-    """Return the first option of a login with a password that is set."""
-    return next((name for name in ("sasl_username", "sasl_password") if getattr(options, name) is not None), "")
-
-
-def _with_password(options: KafkaWithOptions) -> bool:
-    return options.sasl_mechanisms is not None and options.sasl_mechanisms.has_password
-
-
-def _login_without_sasl(options: KafkaWithOptions) -> str:
-    has_login = options.security_protocol is None or options.security_protocol.has_login
-    return "" if has_login else _first_of(options, SaslOptions)
-
-
-def _tls_without_tls(options: KafkaWithOptions) -> str:
-    return "" if options.protocol().has_tls else _first_of(options, SslOptions)
-
-
-def _first_of(options: KafkaWithOptions, group: type[BaseModel]) -> str:
-    """Return the first option of a group that is set, or an empty string."""
-    return next(iter(given_of(options, group)), "")
-
-
-def _no_mechanism(options: KafkaWithOptions) -> bool:
-    wanted = options.protocol().has_login or bool(given_of(options, SaslOptions))
-    return wanted and options.sasl_mechanisms is None
-
-
 def _several_starts(options: KafkaWithOptions) -> bool:
     starts = options.start_offset, options.start_timestamp, options.kafka_time_offset
     return sum(start is not None for start in starts) > 1
 
 
-_Rule = tuple[Callable[[KafkaWithOptions], bool | str], str, str]
-"""A condition, the message and the hint. The condition may return the option at fault, for the message."""
-
-
-def _requires(option: str, other: str) -> _Rule:
-    """Return the rule that an option requires another one."""
-    return (
-        lambda o: getattr(o, option) is not None and getattr(o, other) is None,
-        f'option "{option}" requires option "{other}"',
-        f'Set option "{other}" as well, or remove option "{option}".',
-    )
-
-
-_RULES: tuple[_Rule, ...] = (
-    (
-        _login_without_sasl,
-        'option "{option}" requires a security protocol with a login, not "{how.security_protocol}"',
-        'Set option "security_protocol" to { SASL_SSL | SASL_PLAINTEXT }, or remove the sasl options.',
-    ),
-    (
-        _tls_without_tls,
-        'option "{option}" requires a security protocol with TLS, not "{how.security_protocol}"',
-        'Set option "security_protocol" to { SSL | SASL_SSL }, or remove the ssl options.',
-    ),
-    (
-        _no_mechanism,
-        'a login requires option "sasl_mechanisms"',
-        f'Set option "sasl_mechanisms" to {alternatives(Mechanism)}.',
-    ),
-    (
-        lambda o: _with_password(o) and o.sasl_username is None,
-        'mechanism "{how.sasl_mechanisms}" requires option "sasl_username"',
-        'Set options "sasl_username" and "sasl_password".',
-    ),
-    (
-        lambda o: o.sasl_mechanisms is Mechanism.GSSAPI and _login_option(o),
-        'option "{option}" is invalid with mechanism "GSSAPI"',
-        'Use options "sasl_kerberos_principal" and "sasl_kerberos_keytab" instead, or another mechanism.',
-    ),
-    (
-        lambda o: o.sasl_mechanisms is not Mechanism.GSSAPI and _first_of(o, KerberosOptions),
-        'option "{option}" requires mechanism "GSSAPI"',
-        'Set option "sasl_mechanisms" to GSSAPI, or remove the sasl kerberos options.',
-    ),
-    _requires("sasl_kerberos_keytab", "sasl_kerberos_principal"),
-    _requires("ssl_certificate_location", "ssl_key_location"),
-    _requires("ssl_key_location", "ssl_certificate_location"),
-    _requires("ssl_key_password", "ssl_key_location"),
-    _requires("schema_registry_password", "schema_registry_username"),
-    _requires("schema_registry_ssl_certificate_location", "schema_registry_ssl_key_location"),
-    _requires("schema_registry_ssl_key_location", "schema_registry_ssl_certificate_location"),
-    _requires("schema_registry_ssl_key_password", "schema_registry_ssl_key_location"),
+_RULES: tuple[Rule, ...] = (
     (
         _several_starts,
         'options "start_offset", "start_timestamp" and "kafka_time_offset" are mutually exclusive',
@@ -363,14 +178,4 @@ _RULES: tuple[_Rule, ...] = (
         'option "quarantine_limit" requires option "on_error" to be "quarantine"',
         'Set option "on_error" to quarantine, or remove option "quarantine_limit".',
     ),
-)
-
-
-_SECRETS: tuple[_Rule, ...] = (
-    (
-        lambda o: _with_password(o) and o.sasl_password is None,
-        'mechanism "{how.sasl_mechanisms}" requires option "sasl_password"',
-        'Set options "sasl_username" and "sasl_password".',
-    ),
-    _requires("schema_registry_username", "schema_registry_password"),
 )

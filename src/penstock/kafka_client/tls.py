@@ -1,7 +1,7 @@
 """Options for TLS and logins of a Kafka cluster, in three groups, and the files that they name.
 
 Option names are the SQL words with underscores (``ssl ca location`` is `ssl_ca_location`). Which options belong
-together or exclude each other is in `penstock.sources.kafka.with_options`.
+together or exclude each other is in `penstock.kafka_client.connection`.
 
 Certificates and keys must be in the form that Kafka's Java client accepts: PEM, the private key in PKCS#8. librdkafka
 accepts more (older key formats of OpenSSL), so files that would fail only in Spark are rejected here, with the command
@@ -18,8 +18,8 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, Field
 
 from penstock.errors import DefiniteError
-from penstock.sources.kafka.option_syntax import Word
-from penstock.sources.kafka.secrets import SecretOption
+from penstock.kafka_client.option_values import Word
+from penstock.kafka_client.secrets import SecretOption
 from penstock.sql.syntax.values import Choice
 
 __all__ = [

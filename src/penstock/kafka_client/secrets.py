@@ -18,8 +18,8 @@ from pydantic import GetCoreSchemaHandler, SecretStr
 from pydantic_core import CoreSchema, core_schema
 
 from penstock.errors import UsageError
+from penstock.kafka_client.option_values import SecretText
 from penstock.secret import check_reference, is_reference, resolve
-from penstock.sources.kafka.option_syntax import SecretText
 
 __all__ = ["Keep", "Secret", "SecretOption"]
 
