@@ -8,7 +8,7 @@ import textwrap
 from docs.generate.attributes import attribute_docs
 from docs.generate.markdown import code, table
 
-from penstock.catalog.states import SourceState, TableState
+from penstock.catalog.states import SinkState, SourceState, TableState
 
 __all__ = ["page"]
 
@@ -17,10 +17,10 @@ def page() -> str:
     parts = [
         "# States",
         "States are stored in the catalog of the home, so they survive a restart. `penstock status`, `SHOW SOURCES`,"
-        " `SHOW TABLES` and the metrics (`penstock_source_state`, and the label `state` of `penstock_table_behind`) use"
-        " the same names.",
+        " `SHOW TABLES`, `SHOW SINKS` and the metrics (`penstock_source_state`, and the label `state` of"
+        " `penstock_table_behind`) use the same names.",
     ]
-    for title, states in (("Sources", SourceState), ("Tables", TableState)):
+    for title, states in (("Sources", SourceState), ("Tables", TableState), ("Sinks", SinkState)):
         docs = attribute_docs(states)
         rows = [[code(state.value), docs[state.name]] for state in states]
         drawing = inspect.cleandoc(states.__doc__ or "").partition("::\n\n")[2]

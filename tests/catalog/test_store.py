@@ -255,7 +255,7 @@ def test_catalog_of_the_first_version_is_migrated(shop: Catalog, tmp_path: Path)
     path = tmp_path / "home" / "penstock.db"
     with closing(sqlite3.connect(path)) as db:
         db.executescript(
-            "DROP TABLE debt; DROP TABLE copy_progress; DROP TABLE repair; DROP TABLE error_ahead;"
+            "DROP TABLE debt; DROP TABLE copy_progress; DROP TABLE repair; DROP TABLE error_ahead; DROP TABLE sink;"
             "ALTER TABLE source DROP COLUMN log; ALTER TABLE source DROP COLUMN part_of;"
             "ALTER TABLE source DROP COLUMN shard; ALTER TABLE source DROP COLUMN keep_tables;"
             "ALTER TABLE source DROP COLUMN durable; ALTER TABLE base_version DROP COLUMN memory;"

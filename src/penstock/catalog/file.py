@@ -151,7 +151,15 @@ ALTER TABLE source RENAME COLUMN remedy TO hint;
 ALTER TABLE source_table RENAME COLUMN remedy TO hint;
 ALTER TABLE repair RENAME COLUMN remedy TO hint
 """
-_STEPS = (_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS, _KEEPING, _MEMORIES, _ERRORS_AHEAD, _HINTS)
+_SINKS = """
+CREATE TABLE sink (
+    name TEXT PRIMARY KEY, source TEXT NOT NULL, kind TEXT NOT NULL, spec TEXT NOT NULL, state TEXT NOT NULL,
+    started INTEGER NOT NULL DEFAULT 0, error TEXT, hint TEXT, created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP)
+"""
+_STEPS = (
+    *(_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS, _KEEPING, _MEMORIES, _ERRORS_AHEAD, _HINTS),
+    _SINKS,
+)
 """The statements that migrate a catalog from one version, the index in this list, to the next."""
 _VERSION = len(_STEPS)
 

@@ -1,4 +1,4 @@
-"""The states of sources and tables. All are durable: the catalog stores them, and they survive a restart.
+"""The states of sources, tables and sinks. All are durable: the catalog stores them, and they survive a restart.
 
 The same words appear everywhere: in `penstock status`, `SHOW SOURCES`, `SHOW TABLES`, the status page and the metrics.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["REQUESTS", "SourceState", "TableState"]
+__all__ = ["REQUESTS", "SinkState", "SourceState", "TableState"]
 
 
 class SourceState(enum.StrEnum):
@@ -74,3 +74,26 @@ class TableState(enum.StrEnum):
 
 REQUESTS = (TableState.ADDING, TableState.RETRYING, TableState.DROPPING)
 """States that are requests of a user: only executing the request, or another request, ends them."""
+
+
+class SinkState(enum.StrEnum):
+    """The state of a sink.
+
+    ::
+
+        CREATE SINK ─▶ running ◀── ALTER SINK, or the next start ──┐
+                          │ └───────── permanent error ─────────▶ failed
+                          │ DROP SINK                               │ DROP SINK
+                          └──────────────▶ dropping ◀───────────────┘
+                                              └─ no process uses it ─▶ (removed)
+    """
+
+    RUNNING = "running"
+    """Set by `CREATE SINK` and `ALTER SINK`: the running home writes its messages. An error in this state is transient:
+    the operation is retried."""
+    FAILED = "failed"
+    """Set by the running home at a permanent error of this sink; other sinks, capture and apply continue. It is tried
+    again after `ALTER SINK`, and at the next start."""
+    DROPPING = "dropping"
+    """Set by `DROP SINK`. The running home stops the sink and releases its history; without one, that happens at
+    once. Topics and their messages are kept."""

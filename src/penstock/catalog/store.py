@@ -18,6 +18,7 @@ from typing import Any
 from penstock.catalog.bases import Bases
 from penstock.catalog.file import CatalogFile
 from penstock.catalog.progress import CopyProgress
+from penstock.catalog.sinks import Sinks
 from penstock.catalog.states import REQUESTS, SourceState, TableState
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.log_url import log_at
@@ -103,6 +104,11 @@ class Catalog(CatalogFile):
     def bases(self) -> Bases:
         """The position of each version of each base table."""
         return Bases(self)
+
+    @property
+    def sinks(self) -> Sinks:
+        """The sinks of the home."""
+        return Sinks(self)
 
     def sources(self) -> list[SourceRecord]:
         """Return all sources, by name."""

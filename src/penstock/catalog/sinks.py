@@ -1,0 +1,88 @@
+"""The sinks of a home, stored in the catalog: their options, state and error. Secrets are references only.
+
+A sink belongs to a source by the name that the user gave it: a sharded source has several records. The position of a
+sink is not here: it is stored with its output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.catalog.file import CatalogFile
+from penstock.catalog.states import SinkState
+from penstock.errors import TransientError
+
+__all__ = ["SinkRecord", "Sinks"]
+
+_COLUMNS = "name, source, kind, spec, state, started, error, hint, created_at"
+
+
+@dataclass(frozen=True)
+class SinkRecord:
+    """A sink in the catalog; `spec` is JSON of the type of its kind."""
+
+    name: str
+    source: str
+    """The name of the source as the user gave it."""
+    kind: str
+    spec: str
+    state: SinkState = SinkState.RUNNING
+    started: bool = False
+    """Whether the sink ever committed a position. After that, a missing position is an error, not a first start."""
+    error: str | None = None
+    hint: str | None = None
+    created_at: str = ""
+    """Set by the catalog, in UTC."""
+
+
+class Sinks:
+    """The sinks in a catalog."""
+
+    def __init__(self, catalog: CatalogFile) -> None:
+        self._catalog = catalog
+
+    def add(self, record: SinkRecord) -> None:
+        """Insert a sink; its name must be free."""
+        query = "INSERT INTO sink (name, source, kind, spec, state, started) VALUES (?, ?, ?, ?, ?, ?)"
+        with self._catalog.transaction() as db:
+            db.execute(query, (record.name, record.source, record.kind, record.spec, record.state, record.started))
+
+    def all(self, source: str | None = None) -> list[SinkRecord]:
+        """Return the sinks, of all sources or of one, by name."""
+        query = f"SELECT {_COLUMNS} FROM sink WHERE ?1 IS NULL OR source = ?1 ORDER BY name"
+        with self._catalog.connected() as db:
+            rows = db.execute(query, (source,)).fetchall()
+        return [SinkRecord(*row[:4], SinkState(row[4]), bool(row[5]), *row[6:]) for row in rows]
+
+    def get(self, name: str) -> SinkRecord | None:
+        """Return the sink of this name, or None."""
+        return next((record for record in self.all() if record.name == name), None)
+
+    def set_state(self, name: str, state: SinkState, *, error: str = "", hint: str = "") -> None:
+        """Set the state of a sink and its error, if there is one. A sink that is being dropped stays so."""
+        query = "UPDATE sink SET state=?1, error=?2, hint=?3 WHERE name=?4 AND (state != ?5 OR ?1 = ?5)"
+        with self._catalog.transaction() as db:
+            db.execute(query, (state, error or None, hint or None, name, SinkState.DROPPING))
+
+    def note_error(self, name: str, error: str = "", hint: str = "") -> None:
+        """Record a transient error of a sink, whose state is unchanged; without an error, clear it."""
+        with self._catalog.transaction() as db:
+            db.execute("UPDATE sink SET error=?, hint=? WHERE name=?", (error or None, hint or None, name))
+
+    def mark_started(self, name: str) -> None:
+        """Record that the sink has committed a position."""
+        with self._catalog.transaction() as db:
+            db.execute("UPDATE sink SET started=1 WHERE name=?", (name,))
+
+    def alter(self, name: str, before: str, after: str) -> None:
+        """Replace the spec of a sink, unless it changed meanwhile, and clear its error: the sink is started again."""
+        query = "UPDATE sink SET spec=?1, state=?2, error=NULL, hint=NULL WHERE name=?3 AND spec=?4 AND state != ?5"
+        with self._catalog.transaction() as db:
+            if not db.execute(query, (after, SinkState.RUNNING, name, before, SinkState.DROPPING)).rowcount:
+                message = f"sink {name} was changed concurrently by another process"
+                raise TransientError(message, "Nothing was changed. Try again.")
+
+    def remove(self, name: str) -> None:
+        """Delete a sink."""
+        with self._catalog.transaction() as db:
+            db.execute("DELETE FROM sink WHERE name=?", (name,))
