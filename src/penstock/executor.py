@@ -1,26 +1,28 @@
 """The executor of Penstock's SQL statements: each is one call of the home.
 
-A file of statements (``penstock run FILE.sql``, `create_missing`) describes the contents of a home: missing sources are
-created, so the file can be given at each start. Statements that change or remove objects are rejected there; use
-``penstock sql``.
+A file of statements (``penstock run FILE.sql``, `create_missing`) describes the contents of a home: missing sources and
+sinks are created, so the file can be given at each start. Statements that change or remove objects are rejected there;
+use ``penstock sql``.
 
-`explain` is ``EXPLAIN SOURCES``: it lists the objects that a statement would create, upstream and here.
+`explain` is ``EXPLAIN SOURCES``: it lists the objects that a statement would create, upstream and here. `explain_sink`
+lists the tables of a sink, with their topics, keys and subjects.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.changelog.log_url import log_at
-from penstock.engine.sealed_secrets import references
+from penstock.engine.sealed_secrets import references, sink_secrets
 from penstock.engine.shards import parts_of
 from penstock.engine.status import leftovers
 from penstock.engine.table_names import local_names
 from penstock.errors import UsageError
 from penstock.layout import base_path
+from penstock.sinks.kafka.spec import KafkaSink
 from penstock.sources.findings import Level
 from penstock.sources.interface import InstanceConfig, Source
 from penstock.sources.kinds import kind, kinds
@@ -33,6 +35,7 @@ from penstock.sql.show_statements import (
     repair_summary,
     show_errors,
     show_repairs,
+    show_sinks,
     show_sources,
     show_tables,
     verify_answer,
@@ -41,13 +44,18 @@ from penstock.sql.statements import (
     AcceptInterference,
     AddTable,
     AlterSet,
+    AlterSink,
+    CreateSink,
     CreateSource,
+    DropSink,
     DropSources,
     DropTable,
     Explain,
+    ExplainSink,
     RepairRows,
     RetryTable,
     ShowCreate,
+    ShowCreateSink,
     ShowErrors,
     ShowRepairs,
     ShowSinks,
@@ -55,6 +63,7 @@ from penstock.sql.statements import (
     ShowTables,
     Statement,
     Verify,
+    written_sink,
     written_source,
 )
 from penstock.sql.syntax.option_parser import in_sql
@@ -68,14 +77,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "completions",
+    "create_described_sink",
     "create_described_source",
     "create_missing",
     "creates",
+    "described_sink",
     "described_source",
     "execute",
     "execute_all",
     "explain",
+    "explain_sink",
     "parsed",
+    "sink_statement",
     "statement_of",
 ]
 
@@ -124,8 +137,18 @@ def execute(home: HomeOperations, statement: Statement, spark: Callable[[], Spar
             return show_repairs(home.repairs())
         case ShowCreate(source):
             return Answer(columns=("statement",), rows=[(statement_of(home.spec(source)),)])
+        case CreateSink():
+            return _create_sink(home, statement)
+        case ExplainSink(described):
+            return explain_sink(home, described_sink(described))
+        case AlterSink():
+            return _alter_sink(home, statement)
+        case DropSink():
+            return _drop_sink(home, statement)
         case ShowSinks():
-            return Answer(columns=("name", "source", "state"))
+            return show_sinks(home.status())
+        case ShowCreateSink(sink):
+            return Answer(columns=("statement",), rows=[(sink_statement(home.sink_spec(sink)),)])
         case AddTable(source, table):
             home.add_table(source, table)
             return _requested(home, f"add {table} to {source}, with an initial snapshot")
@@ -157,9 +180,14 @@ def statement_of(source: Source) -> str:
     return written_source(source.name, source.NAME, source.sql_options(), source.with_options())
 
 
+def sink_statement(sink: KafkaSink) -> str:
+    """Return the CREATE SINK statement that describes a sink."""
+    return written_sink(sink.name, sink.source, sink.table, sink.NAME, sink.sql_options(), sink.with_options())
+
+
 def completions(home: HomeOperations, text: str) -> list[str]:
     """Return the completions of the last word of a text."""
-    known = KnownNames({name: home.local_names(name) for name in home.names()})
+    known = KnownNames({name: home.local_names(name) for name in home.names()}, home.sinks())
     return candidates(text, {name: each.source for name, each in kinds().items()}, known)
 
 
@@ -185,19 +213,27 @@ def _create(home: HomeOperations, statement: CreateSource) -> Answer:
 
 
 def _alter(home: HomeOperations, statement: AlterSet) -> Answer:
-    """Change options; an error of one of them is reported at its position in the statement."""
-    for secret in statement.secrets:
-        message = f'ALTER SOURCES does not accept a literal secret for option "{_sql_name(secret)}"'
-        raise statement.positions[secret].error(message, "Use a reference: { 'env:NAME' | 'file:PATH' }.")
+    _reject_literals(statement, "ALTER SOURCES")
     try:
         home.alter(statement.source, **statement.options)
     except UsageError as error:
-        named = [option for option in statement.positions if re.search(rf"\b{option}\b", error.message)]
-        if not named:
-            raise
-        message, hint = (in_sql(text, type(home.spec(statement.source)).model_fields) for text in error.args[:2])
-        raise statement.positions[named[0]].error(message, hint) from error
+        raise _located(statement, error, lambda: type(home.spec(statement.source)).model_fields) from error
     return _requested(home, f"set {', '.join(map(_sql_name, statement.options))} of {statement.source}")
+
+
+def _reject_literals(statement: AlterSet | AlterSink, what: str) -> None:
+    for secret in statement.secrets:
+        message = f'{what} does not accept a literal secret for option "{_sql_name(secret)}"'
+        raise statement.positions[secret].error(message, "Use a reference: { 'env:NAME' | 'file:PATH' }.")
+
+
+def _located(statement: AlterSet | AlterSink, error: UsageError, fields: Callable[[], Container[str]]) -> UsageError:
+    """Return an error of an option at its position in the statement; any other error as it is."""
+    named = [option for option in statement.positions if re.search(rf"\b{option}\b", error.message)]
+    if not named:
+        return error
+    message, hint = (in_sql(text, fields()) for text in error.args[:2])
+    return statement.positions[named[0]].error(message, hint)
 
 
 def _sql_name(option: str) -> str:
@@ -244,34 +280,116 @@ def _verify(home: HomeOperations, source: str, tables: Sequence[str], spark: Spa
     return verify_answer(verify_report(source, verdicts))
 
 
-def create_missing(home: HomeOperations, script: str) -> list[str]:
-    """Create the sources that a script describes and the home lacks; return their names.
+# -- sinks -------------------------------------------------------------------------------------------------------------
 
-    The whole script is parsed before anything is created. Raise an error for a source that exists with another
+
+def create_described_sink(home: HomeOperations, statement: CreateSink) -> str:
+    """Create the sink that a statement describes; plaintext secrets are stored, and replaced by references."""
+    sink = described_sink(statement)
+    if statement.secrets:
+        named = references(home.path, sink_secrets(statement.name), statement.secrets)
+        given = {**sink.model_dump(exclude={"name", "source", "table"}), **named}
+        sink = KafkaSink.of(sink.name, sink.source, sink.table, **given)
+    return home.add_sink(sink, statement.secrets)
+
+
+def described_sink(statement: CreateSink) -> KafkaSink:
+    """Return the sink that a statement describes, without its plaintext secrets."""
+    halves = (statement.sql_options, statement.with_options)
+    return KafkaSink.from_options(statement.name, statement.source, statement.table, *halves)
+
+
+def _create_sink(home: HomeOperations, statement: CreateSink) -> Answer:
+    if statement.if_not_exists and statement.name in home.sinks():
+        return Answer(f"sink {statement.name} already exists, skipping")
+    made, pid = create_described_sink(home, statement), home.runner()
+    starts = f"the running Penstock (pid {pid}) starts it" if pid else "it starts at the next `penstock run`"
+    return Answer(f"created sink {made}; {starts}")
+
+
+def _alter_sink(home: HomeOperations, statement: AlterSink) -> Answer:
+    _reject_literals(statement, "ALTER SINK")
+    try:
+        home.alter_sink(statement.sink, **statement.options)
+    except UsageError as error:
+        raise _located(statement, error, lambda: KafkaSink.model_fields) from error
+    return _requested(home, f"set {', '.join(map(_sql_name, statement.options))} of sink {statement.sink}")
+
+
+def _drop_sink(home: HomeOperations, statement: DropSink) -> Answer:
+    if statement.if_exists and statement.name not in home.sinks():
+        return Answer(f"sink {statement.name} does not exist, skipping")
+    home.drop_sink(statement.name)
+    pid = home.runner()
+    done = f"sink {statement.name} is being dropped by the running Penstock (pid {pid})"
+    return Answer(f"{done if pid else f'dropped sink {statement.name}'}; its topics are kept")
+
+
+def explain_sink(home: HomeOperations, sink: KafkaSink) -> Answer:
+    """Check a sink as CREATE SINK does, and list its tables with their topics, keys and subjects."""
+    resolved = home.resolved_sink(sink)
+    rows = []
+    for table in home.sink_tables(resolved):
+        key = f"({', '.join(table.key)})" if table.key else "none"
+        subjects = ", ".join(resolved.subjects(table.topic, table.upstream, has_key=bool(table.key))) or None
+        rows.append((f"{sink.source}.{table.local}", table.topic, key, resolved.format.value, subjects))
+    return Answer(columns=("table", "topic", "key", "format", "subjects"), rows=rows)
+
+
+# -- files of statements -----------------------------------------------------------------------------------------------
+
+
+def create_missing(home: HomeOperations, script: str) -> list[tuple[str, str]]:
+    """Create the sources and sinks that a script describes and the home lacks; return the kind and name of each.
+
+    The whole script is parsed before anything is created. Raise an error for a source or sink that exists with another
     definition.
     """
     described = [(piece, _described(piece)) for piece in split_statements(script)]
     made = []
     for piece, statement in described:
-        if statement.name not in home.names():
-            made.append(create_described_source(home, statement))
-        elif not statement.secrets and described_source(statement) != home.spec(statement.name):
-            message = f"source {statement.name} already exists with another definition"
-            hint = (
-                f"SHOW CREATE SOURCES {statement.name}; prints its definition. Change it with ALTER SOURCES, or drop"
-                f" it: penstock drop {statement.name}"
-            )
-            raise error_at(piece.text, 0, message, hint, piece.begins)
+        if isinstance(statement, CreateSource):
+            made += _missing_source(home, piece, statement)
+        else:
+            made += _missing_sink(home, piece, statement)
     return made
 
 
-def _described(piece: Piece) -> CreateSource:
+def _missing_source(home: HomeOperations, piece: Piece, statement: CreateSource) -> list[tuple[str, str]]:
+    if statement.name not in home.names():
+        return [("source", create_described_source(home, statement))]
+    if not statement.secrets and described_source(statement) != home.spec(statement.name):
+        message = f"source {statement.name} already exists with another definition"
+        hint = (
+            f"SHOW CREATE SOURCES {statement.name}; prints its definition. Change it with ALTER SOURCES, or drop"
+            f" it: penstock drop {statement.name}"
+        )
+        raise error_at(piece.text, 0, message, hint, piece.begins)
+    return []
+
+
+def _missing_sink(home: HomeOperations, piece: Piece, statement: CreateSink) -> list[tuple[str, str]]:
+    if statement.name not in home.sinks():
+        return [("sink", create_described_sink(home, statement))]
+    if not statement.secrets and home.resolved_sink(described_sink(statement)) != home.sink_spec(statement.name):
+        message = f"sink {statement.name} already exists with another definition"
+        hint = (
+            f"SHOW CREATE SINK {statement.name}; prints its definition. Change it with ALTER SINK, or drop it: DROP"
+            f" SINK {statement.name};"
+        )
+        raise error_at(piece.text, 0, message, hint, piece.begins)
+    return []
+
+
+def _described(piece: Piece) -> CreateSource | CreateSink:
     statement = parsed(piece.text, piece.begins)
-    if isinstance(statement, CreateSource):
+    if isinstance(statement, CreateSource | CreateSink):
         return statement
-    message = "`penstock run` accepts only CREATE SOURCES statements"
+    message = "`penstock run` accepts only CREATE SOURCES and CREATE SINK statements"
     raise error_at(piece.text, 0, message, "For other statements, use: penstock sql -f FILE", piece.begins)
 
+
+# -- EXPLAIN SOURCES ---------------------------------------------------------------------------------------------------
 
 _COLUMNS = ("where", "what", "note")
 _Row = tuple[str, str, str]

@@ -56,8 +56,11 @@ def check_target(path: Path, target: str, **options: Any) -> CheckReport:
 class Home(HomeOperations):
     """The sources of one home, with their change logs and tables."""
 
-    def create_missing(self, script: str) -> list[str]:
-        """Create the sources that the statements describe and this home lacks; return the names of the new ones."""
+    def create_missing(self, script: str) -> list[tuple[str, str]]:
+        """Create the sources and sinks that the statements describe and this home lacks.
+
+        Return the new ones: ``("source", name)`` or ``("sink", name)``.
+        """
         from penstock.executor import create_missing
 
         return create_missing(self, script)
@@ -93,6 +96,12 @@ class Home(HomeOperations):
         from penstock.executor import statement_of
 
         return statement_of(self.spec(source))
+
+    def sink_statement(self, sink: str) -> str:
+        """Return the CREATE SINK statement that recreates a sink."""
+        from penstock.executor import sink_statement
+
+        return sink_statement(self.sink_spec(sink))
 
     def explain(self, source: Source) -> Answer:
         """Return the objects that creating a source would create, upstream and in this home, without creating them."""

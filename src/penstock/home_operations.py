@@ -1,4 +1,4 @@
-"""The operations of a home, other than SQL: create, alter and drop sources, run them, read, verify and repair tables.
+"""The operations of a home, other than SQL: create, alter, drop and run sources and sinks; read, verify, repair tables.
 
 Modules that need Spark are imported inside the methods that use them, so that `penstock status` starts fast.
 """
@@ -25,13 +25,25 @@ from penstock.engine.catalog_records import instance_of, require_database, whole
 from penstock.engine.check import CheckReport, check_sources
 from penstock.engine.lifecycle import TABLES, create_source, drop_source, recover
 from penstock.engine.locks import hold_home, holder, lifecycle_lock, try_lifecycle_lock
-from penstock.engine.sealed_secrets import forget_unused, seal
+from penstock.engine.sealed_secrets import forget_unused, references, seal, sink_secrets
 from penstock.engine.shards import captured_as, described
+from penstock.engine.sinks import (
+    SinkTable,
+    alter_sink,
+    complete_drops,
+    create_sink,
+    drop_sink,
+    named_sink,
+    resolved_sink,
+    sink_of,
+    sink_tables,
+)
 from penstock.engine.status import HomeStatus, home_status
 from penstock.engine.table_names import named_source, named_sources, named_tables, runnable_sources
 from penstock.errors import PenstockError, TableError, UsageError
 from penstock.layout import catalog_path
 from penstock.positions import Lsn
+from penstock.sinks.kafka.spec import KafkaSink
 from penstock.sources.interface import Source
 from penstock.views import Views
 
@@ -99,6 +111,64 @@ class HomeOperations:
 
         request_options(self._catalog, source, options)
 
+    def create_sink(self, name: str, source: str, *, into: str = "kafka", **options: Any) -> str:
+        """Create a sink, which writes changes of a table, or of all tables of a source, to Kafka; return its name.
+
+        `source` is ``source.table`` or the name of a source; the table is given by its local name or as
+        ``schema.table``. `options` are the fields of `KafkaSinkSqlOptions` (`broker`, `topic` or `topic_prefix`, `key`,
+        `format`, `schema_registry`, `envelope`) and of `KafkaSinkOptions`. Writing begins immediately if the home is
+        running, otherwise at the next run.
+        """
+        if into.upper() != KafkaSink.NAME:
+            message = f'unrecognized sink kind "{into}"'
+            raise UsageError(message, f"Use {KafkaSink.NAME.lower()}.")
+        source, _, table = source.partition(".")
+        return self.add_sink(KafkaSink.of(name, source, table or None, **options))
+
+    def add_sink(self, sink: KafkaSink, secrets: Mapping[str, SecretStr] = _NO_SECRETS) -> str:
+        """Create the sink that a value describes, and store its literal secrets and the given ones; return its name."""
+        literal = dict(secrets)
+
+        def keep(option: str, secret: str) -> str:
+            literal[option] = SecretStr(secret)
+            return references(self.path, sink_secrets(sink.name), [option])[option]
+
+        with lifecycle_lock(self.path):
+            create_sink(self.path, self._catalog, sink.kept(keep), literal)
+        return sink.name
+
+    def sinks(self) -> list[str]:
+        """Return the names of the sinks."""
+        return [record.name for record in self._catalog.sinks.all()]
+
+    def sink_spec(self, name: str) -> KafkaSink:
+        """Return the specification of a sink: the options that it was created with, and later changes to them."""
+        return sink_of(named_sink(self._catalog, name))
+
+    def resolved_sink(self, sink: KafkaSink) -> KafkaSink:
+        """Return a sink as `add_sink` stores it, without creating it; raise an error if it cannot be created."""
+        return resolved_sink(self._catalog, sink)
+
+    def sink_tables(self, sink: KafkaSink) -> list[SinkTable]:
+        """Return the tables that a sink writes, with their keys and topics."""
+        return sink_tables(self._catalog, sink)
+
+    def alter_sink(self, name: str, **options: Any) -> None:
+        """Change options of a sink: immediately if the home is running, otherwise at the next run.
+
+        `KafkaSink.ALTERABLE` lists the options that can be changed. For any other option, raise `UsageError` with the
+        reason. A sink that has failed is started again.
+        """
+        alter_sink(self._catalog, name, options)
+
+    def drop_sink(self, name: str) -> None:
+        """Stop and remove a sink; its topics and their messages are kept.
+
+        If the home is running, its process removes the sink as soon as it has stopped it.
+        """
+        with lifecycle_lock(self.path):
+            drop_sink(self.path, self._catalog, name)
+
     def recover(self) -> list[PenstockError]:
         """Complete or roll back the creates and drops that a crashed process left unfinished.
 
@@ -111,7 +181,10 @@ class HomeOperations:
     def _recover(self) -> list[PenstockError]:
         """Recover, unless another process is creating or dropping a source: the running home recovers later then."""
         with try_lifecycle_lock(self.path) as free:
-            return recover(self.path, self._catalog) if free else []
+            if not free:
+                return []
+            complete_drops(self.path, self._catalog)
+            return recover(self.path, self._catalog)
 
     def drop(self, name: str, *, force: bool = False, keep_tables: bool = False) -> list[str]:
         """Drop a source and the objects that it created upstream; return the statements to run there by hand, if any.

@@ -7,7 +7,7 @@
       log/SOURCE.db      the change log of a source
       lake/SOURCE/TABLE  its base tables (Delta)
       state/SOURCE/      files that its instance keeps in addition to the log
-      secrets/SOURCE/    secrets that were given as plaintext, readable by the owner only
+      secrets/SOURCE/    secrets that were given as plaintext, readable by the owner only (secrets/sink-SINK/ of sinks)
       run/               locks, and the logs of capture processes
 """
 

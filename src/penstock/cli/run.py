@@ -72,9 +72,9 @@ def run(
 ) -> None:
     """Capture the tables of a database, and run all sources of the home, until Ctrl-C.
 
-    Captures all tables, unless --schema or --table select some. An SQL file with CREATE SOURCES statements describes
-    the sources of the home: missing ones are created. Stops cleanly, and resumes exactly where it stopped. The password
-    comes from PGPASSWORD, from ~/.pgpass, or from the reference in --password.
+    Captures all tables, unless --schema or --table select some. An SQL file with CREATE SOURCES and CREATE SINK
+    statements describes the sources and sinks of the home: missing ones are created. Stops cleanly, and resumes exactly
+    where it stopped. The password comes from PGPASSWORD, from ~/.pgpass, or from the reference in --password.
 
     Several databases with the same tables are the shards of one source, named by --name. Its tables have the additional
     column penstock_shard.
@@ -128,17 +128,20 @@ def _is_file(target: str) -> bool:
 
 
 def _make_missing(console: Console, home: Home, target: list[str], name: str | None, options: dict[str, Any]) -> None:
-    """Create the sources that an SQL file describes and the home does not have."""
+    """Create the sources and sinks that an SQL file describes and the home does not have."""
     if options or name:
         message = "source options cannot be combined with an SQL file"
         raise UsageError(message, "Set them in the file: CREATE SOURCES … WITH (option = value);")
     if len(target) > 1:
         message = "expected exactly one SQL file"
         raise UsageError(message, "Run penstock with one file, like: penstock run sources.sql")
-    with waiting("creating missing sources"):
+    with waiting("creating missing sources and sinks"):
         made = home.create_missing(read_script(Path(target[0])))
-    for each in made:
-        console.print(f"created source {each}: `penstock drop {each}` removes it and its upstream objects")
+    for kind, each in made:
+        if kind == "source":
+            console.print(f"created source {each}: `penstock drop {each}` removes it and its upstream objects")
+        else:
+            console.print(f"created sink {each}: `DROP SINK {each};` removes it, and keeps its topics")
 
 
 def _capture(console: Console, home: Home, target: list[str], name: str | None, options: dict[str, Any]) -> None:

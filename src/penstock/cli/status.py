@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,13 +17,13 @@ from rich.text import Text
 
 from penstock.cli.interrupt import Interrupt
 from penstock.cli.options import DebugOption, HomeOption, JsonOption
-from penstock.engine.status import DebtStatus, HomeStatus, SourceStatus, TableStatus
+from penstock.engine.status import DebtStatus, HomeStatus, SinkStatus, SourceStatus, TableStatus
 from penstock.errors import with_hint
 from penstock.home import open_existing
 
 __all__ = ["render", "status"]
 
-_COLORS = {"live": "green", "ready": "green", "pending": "yellow", "failed": "red"}
+_COLORS = {"live": "green", "ready": "green", "running": "green", "pending": "yellow", "failed": "red"}
 
 
 def status(
@@ -32,7 +33,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Update the status every second.")] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show sources and tables with their states, positions, lag and errors.
+    """Show sources, tables and sinks with their states, positions, lag and errors.
 
     Example: penstock status --watch
     """
@@ -67,6 +68,11 @@ def render(found: HomeStatus) -> RenderableType:
             for table in source.tables
             if table.error
         ]
+    if found.sinks:
+        parts.append(_sinks(found.sinks))
+    parts += [
+        Text(with_hint(f"{sink.name}: {sink.error}", sink.hint), style="red") for sink in found.sinks if sink.error
+    ]
     parts += [_cleanup(debt) for debt in found.debts]
     return Group(*parts)
 
@@ -97,6 +103,18 @@ def _tables(source: SourceStatus) -> Table:
     for row in source.tables:
         cells = (escape(row.name), escape(row.upstream))
         table.add_row(*cells, _state(row.state), row.position or "", f"{row.behind:,}")
+    return table
+
+
+def _sinks(sinks: Sequence[SinkStatus]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("sink", "from", "into", "envelope", "state", "position"):
+        table.add_column(name)
+    table.add_column("behind", justify="right")
+    for sink in sinks:
+        cells = (escape(sink.name), escape(sink.reads), escape(sink.into), sink.envelope)
+        behind = "" if sink.behind is None else f"{sink.behind:,}"
+        table.add_row(*cells, _state(sink.state), sink.position or "", behind)
     return table
 
 

@@ -153,6 +153,7 @@ def drop_source(
         message = f"source {name} does not exist"
         raise SourceNotFoundError(message, f"Sources of this home: {known}.")
     reject_shard(records[0], name)
+    _reject_sinks(catalog, name)
     catalog.begin_drop([record.name for record in records], keep_tables=keep_tables)
     left, kept = list[str](), list[PenstockError]()
     for record in records:
@@ -167,6 +168,14 @@ def drop_source(
     if kept:
         raise kept[0]
     return left
+
+
+def _reject_sinks(catalog: Catalog, name: str) -> None:
+    """Raise `DefiniteError` if sinks read the source."""
+    sinks = [record.name for record in catalog.sinks.all(name)]
+    if sinks:
+        message = f"source {name} is not dropped: sinks read it: {', '.join(sinks)}"
+        raise DefiniteError(message, f"Drop them first: {' '.join(f'DROP SINK {sink};' for sink in sinks)}")
 
 
 def _drop(home: Path, catalog: Catalog, name: str, seconds: float, *, force: bool = False) -> list[str]:

@@ -12,6 +12,7 @@ next run, executes the request (see `reconcile`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -85,8 +86,17 @@ def _drop(catalog: Catalog, record: SourceRecord, table: str) -> TableRequest:
     if all(captured.name in going for captured in instance_of(record).produced()):
         message = f"{found.upstream} is the last table that source {record.known_as} captures"
         raise UsageError(message, f"Drop the source instead: penstock drop {record.known_as}")
+    _reject_sinks(catalog, record.known_as, found)
     requested = replace(found, state=TableState.DROPPING, error=None, hint=None)
     return TableRequest(requested, (record.spec, spec.model_dump_json()))
+
+
+def _reject_sinks(catalog: Catalog, source: str, table: TableRecord) -> None:
+    """Raise `UsageError` if a sink reads only this table."""
+    for sink in catalog.sinks.all(source):
+        if json.loads(sink.spec).get("table") == table.local:
+            message = f"table {table.upstream} is not dropped: sink {sink.name} reads it"
+            raise UsageError(message, f"Drop the sink first: DROP SINK {sink.name};")
 
 
 def _retry(catalog: Catalog, record: SourceRecord, table: str) -> TableRequest:

@@ -11,17 +11,22 @@ from pydantic import SecretStr
 from penstock.catalog.store import Catalog
 from penstock.layout import secrets_path
 
-__all__ = ["forget_unused", "references", "seal"]
+__all__ = ["forget_unused", "references", "seal", "sink_secrets"]
+
+
+def sink_secrets(sink: str) -> str:
+    """Return the name under which secrets of a sink are stored: no source has such a name."""
+    return f"sink-{sink}"
 
 
 def references(home: Path, source: str, options: Iterable[str]) -> dict[str, str]:
-    """Return the references to the stored secrets of a source, by option; see `seal`."""
+    """Return the references to the stored secrets of a source or sink, by option; see `seal`."""
     folder = secrets_path(home, source).absolute()
     return {option: f"file:{folder / option}" for option in options}
 
 
 def seal(home: Path, source: str, secrets: Mapping[str, SecretStr]) -> None:
-    """Store the secrets of a source, by option. The caller must hold the lifecycle lock; see `forget_unused`."""
+    """Store the secrets of a source or sink, by option. The caller holds the lifecycle lock; see `forget_unused`."""
     folder = secrets_path(home, source)
     for option, secret in secrets.items():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -33,8 +38,9 @@ def seal(home: Path, source: str, secrets: Mapping[str, SecretStr]) -> None:
 
 
 def forget_unused(home: Path, catalog: Catalog) -> None:
-    """Delete the secrets of sources that no longer exist, unless one of their debts needs them."""
+    """Delete the secrets of sources and sinks that no longer exist, unless one of their debts needs them."""
     used = {record.known_as for record in catalog.sources()}
+    used |= {sink_secrets(record.name) for record in catalog.sinks.all()}
     owed = [debt.instance for debt in catalog.debts()]
     for folder in secrets_path(home, "any").parent.glob("*"):
         if folder.name not in used and not any(f"secrets/{folder.name}/" in instance for instance in owed):

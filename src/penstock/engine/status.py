@@ -1,4 +1,4 @@
-"""The status of a home: sources, tables, frontiers, lag, errors. The JSON format is documented and versioned."""
+"""The status of a home: sources, tables, sinks, frontiers, lag, errors. The JSON format is documented and versioned."""
 
 from __future__ import annotations
 
@@ -11,18 +11,29 @@ from typing import Any
 
 from penstock.catalog.bases import BaseVersion
 from penstock.catalog.progress import CopyProgress
+from penstock.catalog.sinks import SinkRecord
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, Debt, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLogReader, Frontiers, LoggedTable
 from penstock.engine.catalog_records import debt_of, instance_of
 from penstock.engine.lifecycle import HALF
 from penstock.engine.locks import holder
+from penstock.engine.sinks import sink_of
 from penstock.errors import HistoryExpiredError
 from penstock.layout import state_path
 from penstock.model import TableName
 from penstock.positions import Lsn
 
-__all__ = ["DebtStatus", "HomeStatus", "ReaderStatus", "SourceStatus", "TableStatus", "home_status", "leftovers"]
+__all__ = [
+    "DebtStatus",
+    "HomeStatus",
+    "ReaderStatus",
+    "SinkStatus",
+    "SourceStatus",
+    "TableStatus",
+    "home_status",
+    "leftovers",
+]
 
 _VERSION = 1
 _RETRIED = "these upstream objects could not be removed; each later start retries, or run by hand:"
@@ -106,6 +117,36 @@ class DebtStatus:
 
 
 @dataclass(frozen=True)
+class SinkStatus:
+    """The status of one sink.
+
+    `table` is None if it writes all tables of its source, and `into` names its topics and brokers. While the home runs,
+    `position` is the position up to which it has written, `behind` the number of row images in the log after it,
+    `lag_ms` the time from the commit of the last written transaction until it was written, and `messages` the number of
+    messages since the sink was started.
+    """
+
+    name: str
+    source: str
+    table: str | None
+    into: str
+    envelope: str
+    format: str
+    state: str
+    position: str | None = None
+    behind: int | None = None
+    lag_ms: float | None = None
+    messages: int | None = None
+    error: str | None = None
+    hint: str | None = None
+
+    @property
+    def reads(self) -> str:
+        """The source or the table that it reads, as written after FROM."""
+        return self.source if self.table is None else f"{self.source}.{self.table}"
+
+
+@dataclass(frozen=True)
 class HomeStatus:
     """The status of a home; `running` is the pid of the process that runs it, or None."""
 
@@ -114,6 +155,7 @@ class HomeStatus:
     running: int | None
     sources: list[SourceStatus]
     debts: list[DebtStatus] = field(default_factory=list)
+    sinks: list[SinkStatus] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON document of ``penstock status --json``."""
@@ -124,7 +166,23 @@ def home_status(home: Path, catalog: Catalog) -> HomeStatus:
     """Return the current status of a home."""
     running = holder(home)
     sources = [_source(home, catalog, record, running) for record in catalog.sources()]
-    return HomeStatus(_VERSION, str(home), running, sources, [_debt(debt) for debt in catalog.debts()])
+    debts = [_debt(debt) for debt in catalog.debts()]
+    return HomeStatus(_VERSION, str(home), running, sources, debts, [_sink(record) for record in catalog.sinks.all()])
+
+
+def _sink(record: SinkRecord) -> SinkStatus:
+    sink = sink_of(record)
+    return SinkStatus(
+        name=record.name,
+        source=record.source,
+        table=sink.table,
+        into=sink.place(),
+        envelope=sink.envelope.value,
+        format=sink.format.value,
+        state=record.state.value,
+        error=record.error,
+        hint=record.hint,
+    )
 
 
 def _debt(debt: Debt) -> DebtStatus:

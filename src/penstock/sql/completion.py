@@ -1,4 +1,4 @@
-"""Tab completion of statements: keywords, options, names of sources and tables.
+"""Tab completion of statements: keywords, options, names of sources, tables and sinks.
 
 Completion has no grammar of its own. It parses the text before the word being typed; at the end of that text, the
 cursor has recorded everything that the grammar would have accepted. Queries belong to Spark: for them, completion
@@ -30,9 +30,10 @@ _QUERY_KEYWORDS = ("SELECT", "FROM", "JOIN", "WHERE", "GROUP BY", "ORDER BY", "L
 
 @dataclass(frozen=True)
 class KnownNames:
-    """The names that can be completed: sources, and the tables of each."""
+    """The names that can be completed: sources, the tables of each, and sinks."""
 
     tables: Mapping[str, Collection[str]] = field(default_factory=dict)
+    sinks: Collection[str] = ()
 
 
 def candidates(text: str, kinds: Mapping[str, Written], known: KnownNames) -> list[str]:
@@ -72,6 +73,6 @@ def _expected(cursor: StatementCursor, statement: str, kinds: Mapping[str, Writt
     words = set(re.findall(r"\w+", statement))
     mentioned = [source for source in known.tables if source in words]
     tables = {table for source in mentioned for table in known.tables[source]}
-    names = {"source": list(known.tables), "table": list(tables)}
+    names = {"source": list(known.tables), "table": list(tables), "sink": list(known.sinks)}
     listed = [written_name(name) for kind in cursor.named() for name in names.get(kind, ())]
     return [*listed, *cursor.offered()]

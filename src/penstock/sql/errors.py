@@ -114,10 +114,10 @@ def _cut(line: str, caret: int) -> tuple[str, int]:
 MASK = "***"
 _Span = tuple[int, int]
 _SECRETS = ("password", "passphrase", "secret", "token", "credentials")
-_LIKE_A_SECRET = re.compile(r"pass|pwd|secret|token|credential", re.IGNORECASE)
+_LIKE_A_SECRET = re.compile(r"pass|pwd|secret|token|credential|redact[\s_]+key", re.IGNORECASE)
 _TEXT = r"""'(?:[^']|'')*(?:'|\Z)|"(?:[^"]|"")*(?:"|\Z)|`[^`]*(?:`|\Z)"""
 _QUOTED = re.compile(_TEXT)
-_WORD = re.compile(r"[^\W\d_]+(?:_[^\W\d_]+)*")
+_WORD = re.compile(r"redact\s+key\b|[^\W\d_]+(?:_[^\W\d_]+)*", re.IGNORECASE)
 _BLANK = r"(?:\s|--[^\n]*\n|/\*.*?\*/)"
 _VALUE = re.compile(
     rf"(?:{_BLANK}*={_BLANK}*|{_BLANK}+|(?=['\"`]))(?P<value>{_TEXT}|[^\s,;'\"`()=][^\s,;'\"`()]*)", re.DOTALL

@@ -15,6 +15,8 @@ here, alone and together, so that each error has a position in the statement. A 
 statement allows it (``allow literal secrets``). It is then kept apart from the options, so that it is not shown, logged
 or stored with them.
 
+``CREATE SINK`` is read in the same way, from the two models of a kind of sink.
+
 ``REPAIR source.table [WHERE { KEY IN (key, …) | condition }]``: a key is a value, or a list of values in parentheses
 if it has several columns. Numbers are kept as text, so that nothing is rounded. Postgres parses the condition; the
 grammar passes it on unchanged.
@@ -25,27 +27,34 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
-from pydantic import SecretStr, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from penstock.errors import UsageError
 from penstock.name_suggestions import nearest
+from penstock.sinks.kafka.spec import KafkaSink
 from penstock.sources.interface import is_name
 from penstock.sql.cursor import StatementCursor, after_blanks, leading_words
-from penstock.sql.errors import StartPosition
+from penstock.sql.errors import Position, StartPosition
 from penstock.sql.statements import (
     AcceptInterference,
     AddTable,
     AlterSet,
+    AlterSink,
+    CreateSink,
     CreateSource,
+    DropSink,
     DropSources,
     DropTable,
     Explain,
+    ExplainSink,
     RepairRows,
     RetryTable,
     ShowCreate,
+    ShowCreateSink,
     ShowErrors,
     ShowRepairs,
     ShowSinks,
@@ -69,16 +78,26 @@ from penstock.sql.syntax.option_parser import (
 from penstock.sql.syntax.options import Written, options_of
 from penstock.sql.syntax.values import Flag, Secret, alternatives
 
-__all__ = ["is_penstock_statement", "parse", "read_alter_set", "read_create", "read_repair", "read_statement"]
+__all__ = [
+    "is_penstock_statement",
+    "parse",
+    "read_alter_set",
+    "read_alter_sink",
+    "read_create",
+    "read_create_sink",
+    "read_repair",
+    "read_statement",
+]
 
 _ALTER = (
     "ALTER SOURCES source { ADD TABLE schema.table [AS name] | DROP TABLE table | RETRY TABLE table"
     " | ACCEPT INTERFERENCE | SET (option = value, …) };"
 )
 _ALTERATIONS = ("ADD TABLE", "DROP TABLE", "RETRY TABLE", "ACCEPT INTERFERENCE", "SET")
-_SHOW = ("SOURCES", "TABLES", "SINKS", "CREATE SOURCES", "ERRORS", "REPAIRS")
+_SHOW = ("SOURCES", "TABLES", "SINKS", "CREATE SOURCES", "CREATE SINK", "ERRORS", "REPAIRS")
 _SOURCES = ("SOURCE", "SOURCES")
 _SINKS = ("SINK", "SINKS")
+_SINK_KINDS: Mapping[str, Written] = {KafkaSink.NAME: KafkaSink}
 _VERBS = ("CREATE", "ALTER", "DROP", "SHOW", "EXPLAIN")
 _SINGLE_WORDS = ("VERIFY", "REPAIR")
 _SPARK_VERBS = frozenset(
@@ -115,7 +134,8 @@ def is_penstock_statement(text: str) -> bool:
     if nouns in (*_SOURCES, *_SINKS):
         return first in _VERBS or _is_near(first, _VERBS)
     if first in _VERBS:
-        return nouns not in _SPARK_NOUNS and (_is_near(nouns, _SOURCES) or (first == "SHOW" and _is_near(nouns, _SHOW)))
+        near = _is_near(nouns, (*_SOURCES, *_SINKS)) or (first == "SHOW" and _is_near(nouns, _SHOW))
+        return nouns not in _SPARK_NOUNS and near
     return bool(second) and first not in _SPARK_VERBS and _is_near(first, _SINGLE_WORDS)
 
 
@@ -125,12 +145,18 @@ def read_statement(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Sta
         ("CREATE", "SOURCES"): lambda: read_create(cursor, kinds),
         ("EXPLAIN", "CREATE", "SOURCES"): lambda: Explain(read_create(cursor, kinds)),
         ("EXPLAIN", "SOURCES"): lambda: Explain(read_create(cursor, kinds)),
+        ("CREATE", "SINK"): lambda: read_create_sink(cursor),
+        ("EXPLAIN", "CREATE", "SINK"): lambda: ExplainSink(read_create_sink(cursor)),
+        ("EXPLAIN", "SINK"): lambda: ExplainSink(read_create_sink(cursor)),
         ("ALTER", "SOURCES"): lambda: _alter(cursor, kinds),
+        ("ALTER", "SINK"): lambda: read_alter_sink(cursor),
         ("DROP", "SOURCES"): lambda: _drop(cursor),
+        ("DROP", "SINK"): lambda: _drop_sink(cursor),
         ("SHOW", "SOURCES"): lambda: _show_sources(cursor),
         ("SHOW", "TABLES"): lambda: _show_tables(cursor),
         ("SHOW", "SINKS"): lambda: _without_arguments(cursor, "SHOW SINKS;", ShowSinks()),
         ("SHOW", "CREATE", "SOURCES"): lambda: _show_create(cursor),
+        ("SHOW", "CREATE", "SINK"): lambda: _show_create_sink(cursor),
         ("SHOW", "ERRORS"): lambda: _without_arguments(cursor, "SHOW ERRORS;", ShowErrors()),
         ("SHOW", "REPAIRS"): lambda: _without_arguments(cursor, "SHOW REPAIRS;", ShowRepairs()),
         ("VERIFY",): lambda: _verify(cursor),
@@ -144,8 +170,6 @@ def read_statement(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Sta
 
 def _unrecognized_statement(cursor: StatementCursor, known: list[str]) -> UsageError:
     words = cursor.words()
-    if len(words) > 1 and words[1] in _SINKS:
-        return cursor.error("sinks are not supported", "Read changes with Spark: readStream.format('penstock').")
     near = nearest(" ".join(words[:2]), known) or nearest(" ".join(words[:3]), known)
     near = near or nearest(" ".join(words[:1]), known)
     return cursor.unmatched(known, near or f"Valid statements are: {', '.join(known)}.")
@@ -178,6 +202,11 @@ def _show_tables(cursor: StatementCursor) -> ShowTables:
 def _show_create(cursor: StatementCursor) -> ShowCreate:
     cursor.usage("SHOW CREATE SOURCES source;")
     return ShowCreate(cursor.name("source"))
+
+
+def _show_create_sink(cursor: StatementCursor) -> ShowCreateSink:
+    cursor.usage("SHOW CREATE SINK sink;")
+    return ShowCreateSink(cursor.name("sink"))
 
 
 def _alter(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Statement:
@@ -214,6 +243,12 @@ def _drop(cursor: StatementCursor) -> DropSources:
     keep_tables = cursor.accept("KEEP", "TABLES")
     force = cursor.accept("FORCE")
     return DropSources(name, if_exists, keep_tables or cursor.accept("KEEP", "TABLES"), force)
+
+
+def _drop_sink(cursor: StatementCursor) -> DropSink:
+    cursor.usage("DROP SINK [IF EXISTS] sink;")
+    if_exists = cursor.accept("IF", "EXISTS")
+    return DropSink(cursor.name("sink"), if_exists)
 
 
 def _verify(cursor: StatementCursor) -> Verify:
@@ -286,6 +321,8 @@ def _value(cursor: StatementCursor) -> Any:
 
 
 _CREATE_USAGE = "CREATE SOURCES [IF NOT EXISTS] source FROM kind … [WITH (option = value, …)];"
+_Describe = Callable[[BaseModel, BaseModel], object]
+"""Validates the options before and after WITH together."""
 _ALLOW = Option("allow_literal_secrets", ("ALLOW", "LITERAL", "SECRETS"), Flag(), FieldInfo(annotation=bool))
 _LITERAL_HINT = f'Use a reference, {Secret.form}, or set option "{_ALLOW.setting}" to true.'
 
@@ -297,9 +334,38 @@ def read_create(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Create
     name = cursor.name("source")
     cursor.expect("FROM")
     place = cursor.place()
-    kind = _kind(cursor, kinds)
-    what = f"a {kind.NAME} source"
+    kind = _kind(cursor, kinds, "source")
     cursor.usage(f"CREATE SOURCES {name} FROM {kind.NAME} … [WITH (option = value, …)];")
+    describe = getattr(kind, "from_options", None)
+    checked = partial(describe, name) if describe is not None and is_name(name) else None
+    options = _read_options(cursor, kind, f"a {kind.NAME} source", place, checked)
+    return CreateSource(name, kind.NAME, *options[:2], if_not_exists, options[2])
+
+
+_CREATE_SINK_USAGE = "CREATE SINK [IF NOT EXISTS] sink FROM source[.table] INTO kind … [WITH (option = value, …)];"
+
+
+def read_create_sink(cursor: StatementCursor) -> CreateSink:
+    """Read the rest of a ``CREATE SINK`` statement."""
+    cursor.usage(_CREATE_SINK_USAGE)
+    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
+    name = cursor.name("sink")
+    cursor.expect("FROM")
+    source, *parts = _name(cursor, "source", 1, 3)
+    table = ".".join(parts) or None
+    cursor.expect("INTO")
+    place = cursor.place()
+    kind = _kind(cursor, _SINK_KINDS, "sink")
+    cursor.usage(f"CREATE SINK {name} FROM {'.'.join([source, *parts])} INTO {kind.NAME} … [WITH (option = value, …)];")
+    checked = partial(KafkaSink.from_options, name, source, table) if is_name(name) else None
+    options = _read_options(cursor, kind, f"a {kind.NAME} sink", place, checked)
+    return CreateSink(name, source, table, kind.NAME, *options[:2], if_not_exists, options[2])
+
+
+def _read_options(
+    cursor: StatementCursor, kind: Written, what: str, place: int, describe: _Describe | None
+) -> tuple[BaseModel, BaseModel, dict[str, SecretStr]]:
+    """Read the clauses and settings of a source or sink to the end; return both models, and literal secrets."""
     clauses = read_clauses(cursor, options_of(kind.SqlOptions))
     has_settings = cursor.accept("WITH")
     accepted = Settings(_settings_of(kind), what, options_of(kind.SqlOptions), _unsupported_by(kind))
@@ -311,27 +377,28 @@ def read_create(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Create
     fields = kind.WithOptions.model_fields
     sql_options = validated(cursor, kind.SqlOptions, options_of(kind.SqlOptions), clauses, what, place, fields)
     with_options = validated(cursor, kind.WithOptions, options_of(kind.WithOptions), settings, what, place)
-    _check_together(cursor, kind, name, clauses, settings, place)
-    return CreateSource(name, kind.NAME, sql_options, with_options, if_not_exists, secrets)
+    if describe is not None:
+        _check_together(cursor, kind, describe, clauses, settings, place)
+    return sql_options, with_options, secrets
 
 
 def _check_together(
     cursor: StatementCursor,
     kind: Written,
-    name: str,
+    describe: _Describe,
     clauses: Mapping[str, Given],
     settings: Mapping[str, Given],
     place: int,
 ) -> None:
     """Report incompatible options before and after WITH, at the value whose removal resolves this.
 
-    The name of the source is not validated here, but when the source is created.
+    Names are not validated here, but when the source or sink is created.
     """
-    error = _conflict(kind, name, clauses, settings)
+    error = _conflict(kind, describe, clauses, settings)
     if error is None:
         return
     given = {**settings, **clauses}
-    left = {field: _conflict(kind, name, _except(clauses, field), _except(settings, field)) for field in given}
+    left = {field: _conflict(kind, describe, _except(clauses, field), _except(settings, field)) for field in given}
     resolved = [field for field, other in left.items() if other is None]
     changed = [field for field, other in left.items() if other is not None and other.message != error.message]
     fault = next(iter([*resolved, *changed]), None)
@@ -340,15 +407,12 @@ def _check_together(
 
 
 def _conflict(
-    kind: Written, name: str, clauses: Mapping[str, Given], settings: Mapping[str, Given]
+    kind: Written, describe: _Describe, clauses: Mapping[str, Given], settings: Mapping[str, Given]
 ) -> UsageError | None:
-    """Return the error of a source with these options; None if it is valid, or if its kind does not validate it."""
-    describe = getattr(kind, "from_options", None)
-    if describe is None or not is_name(name):
-        return None
+    """Return the error of a source or sink with these options; None if it is valid."""
     sql, with_ = ({field: each.value for field, each in given.items()} for given in (clauses, settings))
     try:
-        describe(name, kind.SqlOptions.model_validate(sql), kind.WithOptions.model_validate(with_))
+        describe(kind.SqlOptions.model_validate(sql), kind.WithOptions.model_validate(with_))
     except UsageError as error:
         return error
     except ValidationError:
@@ -368,10 +432,25 @@ def _unsupported_by(*kinds: Written) -> dict[str, tuple[str, str]]:
 def read_alter_set(cursor: StatementCursor, source: str, kinds: Mapping[str, Written]) -> AlterSet:
     """Read the options of ``ALTER SOURCES source SET``: those of any kind of source."""
     cursor.usage("ALTER SOURCES source SET (option = value, …);")
+    return AlterSet(source, *_read_altered(cursor, kinds, "a source"))
+
+
+def read_alter_sink(cursor: StatementCursor) -> AlterSink:
+    """Read the rest of an ``ALTER SINK`` statement."""
+    cursor.usage("ALTER SINK sink SET (option = value, …);")
+    sink = cursor.name("sink")
+    cursor.expect("SET")
+    return AlterSink(sink, *_read_altered(cursor, _SINK_KINDS, "a sink"))
+
+
+def _read_altered(
+    cursor: StatementCursor, kinds: Mapping[str, Written], of: str
+) -> tuple[dict[str, Any], dict[str, SecretStr], dict[str, Position]]:
+    """Read options of any of these kinds to the end; return values, literal secrets, and the position of each value."""
     options = {option.field: option for kind in kinds.values() for option in reversed(_settings_of(kind))}
     place = cursor.place()
     settings = read_settings(
-        cursor, Settings(tuple(options.values()), "a source", unsupported=_unsupported_by(*kinds.values()))
+        cursor, Settings(tuple(options.values()), of, unsupported=_unsupported_by(*kinds.values()))
     )
     if not settings:
         what = "an option name"
@@ -379,20 +458,19 @@ def read_alter_set(cursor: StatementCursor, source: str, kinds: Mapping[str, Wri
     cursor.ends()
     secrets = _secrets(cursor, settings, settings)
     positions = {field: cursor.position(each.place) for field, each in settings.items()}
-    values = {field: each.value for field, each in _without(settings, secrets).items()}
-    return AlterSet(source, values, secrets, positions)
+    return {field: each.value for field, each in _without(settings, secrets).items()}, secrets, positions
 
 
-def _kind(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Written:
+def _kind(cursor: StatementCursor, kinds: Mapping[str, Written], of: str) -> Written:
     for kind in sorted(kinds.values(), key=lambda each: -len(each.NAME.split())):
         if cursor.accept(*kind.NAME.upper().split()):
             return kind
     names = [kind.NAME for kind in kinds.values()]
     words = " ".join(cursor.words()[:1])
     if not words:
-        what = "a source kind"
+        what = f"a {of} kind"
         raise cursor.expected(what, f"Use {alternatives(names)}.")
-    message = f'unrecognized source kind "{words}"'
+    message = f'unrecognized {of} kind "{words}"'
     raise cursor.error(message, longer(words, names) or nearest(words, names) or f"Use {alternatives(names)}.")
 
 

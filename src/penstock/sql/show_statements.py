@@ -10,7 +10,16 @@ from penstock.catalog.repairs import Repair
 from penstock.engine.status import HomeStatus
 from penstock.engine.verify import VerifyReport, VerifyTable
 
-__all__ = ["Answer", "repair_summary", "show_errors", "show_repairs", "show_sources", "show_tables", "verify_answer"]
+__all__ = [
+    "Answer",
+    "repair_summary",
+    "show_errors",
+    "show_repairs",
+    "show_sinks",
+    "show_sources",
+    "show_tables",
+    "verify_answer",
+]
 
 
 @dataclass(frozen=True)
@@ -44,12 +53,21 @@ def show_tables(status: HomeStatus, source: str | None = None) -> Answer:
     return Answer(columns=columns, rows=rows)
 
 
+def show_sinks(status: HomeStatus) -> Answer:
+    """Return the rows of ``SHOW SINKS``."""
+    columns = ("name", "source", "into", "envelope", "state", "position", "behind", "error")
+    rows = [(s.name, s.reads, s.into, s.envelope, s.state, s.position, s.behind, s.error) for s in status.sinks]
+    return Answer(columns=columns, rows=rows)
+
+
 def show_errors(status: HomeStatus) -> Answer:
-    """Return the rows of ``SHOW ERRORS``: errors of sources, of tables and of pending cleanups, with their hints."""
+    """Return the rows of ``SHOW ERRORS``: errors of sources, tables, sinks and pending cleanups, with hints."""
     source_errors = [(s.name, s.error, s.hint) for s in status.sources if s.error]
     table_errors = [(t.name, t.error, t.hint) for s in status.sources for t in s.tables if t.error]
+    sink_errors = [(s.name, s.error, s.hint) for s in status.sinks if s.error]
     cleanup_errors = [(d.source, d.error, "\n".join(d.statements)) for d in status.debts if d.error]
-    return Answer(columns=("name", "error", "hint"), rows=[*source_errors, *table_errors, *cleanup_errors])
+    rows = [*source_errors, *table_errors, *sink_errors, *cleanup_errors]
+    return Answer(columns=("name", "error", "hint"), rows=rows)
 
 
 def show_repairs(repairs: Sequence[Repair]) -> Answer:

@@ -3,7 +3,7 @@
 The first line of each docstring is the statement's syntax and purpose; the reference documentation contains it.
 
 `written_source` does the reverse for a source: it writes the ``CREATE SOURCES`` statement that ``SHOW CREATE SOURCES``
-shows, and that `grammar.parse` reads back as the same source.
+shows, and that `grammar.parse` reads back as the same source. `written_sink` does the same for a sink.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ __all__ = [
     "AcceptInterference",
     "AddTable",
     "AlterSet",
+    "AlterSink",
+    "CreateSink",
     "CreateSource",
+    "DropSink",
     "DropSources",
     "DropTable",
     "Explain",
+    "ExplainSink",
     "RepairRows",
     "RetryTable",
     "ShowCreate",
+    "ShowCreateSink",
     "ShowErrors",
     "ShowRepairs",
     "ShowSinks",
@@ -36,6 +41,7 @@ __all__ = [
     "ShowTables",
     "Statement",
     "Verify",
+    "written_sink",
     "written_source",
 ]
 
@@ -73,6 +79,61 @@ class AlterSet:
     """As in `CreateSource`."""
     positions: Mapping[str, Position] = field(default_factory=dict, compare=False, repr=False)
     """The position of each value, for errors of the executor."""
+
+
+@dataclass(frozen=True)
+class CreateSink:
+    """``CREATE SINK [IF NOT EXISTS] sink FROM source[.table] INTO kind clause … [WITH (…)]``: write changes.
+
+    Without a table, the sink writes the changes of all tables of the source.
+    """
+
+    name: str
+    source: str
+    table: str | None
+    """A local name, or ``schema.table``; None for all tables."""
+    kind: str
+    """The name of the kind, as written after INTO."""
+    sql_options: BaseModel
+    with_options: BaseModel
+    if_not_exists: bool = False
+    secrets: Mapping[str, SecretStr] = field(default_factory=dict)
+    """As in `CreateSource`."""
+
+
+@dataclass(frozen=True)
+class ExplainSink:
+    """``EXPLAIN [CREATE] SINK sink FROM source[.table] INTO kind …``: show topics, keys and subjects of each table."""
+
+    statement: CreateSink
+
+
+@dataclass(frozen=True)
+class AlterSink:
+    """``ALTER SINK sink SET (option = value, …)``: change options of a sink."""
+
+    sink: str
+    options: Mapping[str, Any]
+    """Values by field. The executor checks that these options can be changed."""
+    secrets: Mapping[str, SecretStr] = field(default_factory=dict)
+    """As in `CreateSource`."""
+    positions: Mapping[str, Position] = field(default_factory=dict, compare=False, repr=False)
+    """The position of each value, for errors of the executor."""
+
+
+@dataclass(frozen=True)
+class DropSink:
+    """``DROP SINK [IF EXISTS] sink``: stop and remove a sink; its topics are kept."""
+
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
+class ShowCreateSink:
+    """``SHOW CREATE SINK sink``: show the statement that creates a sink."""
+
+    sink: str
 
 
 @dataclass(frozen=True)
@@ -131,7 +192,7 @@ class ShowTables:
 
 @dataclass(frozen=True)
 class ShowSinks:
-    """``SHOW SINKS``: list sinks; there are none in this version."""
+    """``SHOW SINKS``: list sinks with their states and positions."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +204,7 @@ class ShowCreate:
 
 @dataclass(frozen=True)
 class ShowErrors:
-    """``SHOW ERRORS``: list the errors of sources and tables, with hints."""
+    """``SHOW ERRORS``: list the errors of sources, tables and sinks, with hints."""
 
 
 @dataclass(frozen=True)
@@ -173,13 +234,18 @@ Statement = (
     AcceptInterference
     | AddTable
     | AlterSet
+    | AlterSink
+    | CreateSink
     | CreateSource
+    | DropSink
     | DropSources
     | DropTable
     | Explain
+    | ExplainSink
     | RepairRows
     | RetryTable
     | ShowCreate
+    | ShowCreateSink
     | ShowErrors
     | ShowRepairs
     | ShowSinks
@@ -191,8 +257,20 @@ Statement = (
 
 def written_source(name: str, kind: str, sql_options: BaseModel, with_options: BaseModel) -> str:
     """Write the ``CREATE SOURCES`` statement, with only the options that differ from their defaults."""
+    return _written(f"CREATE SOURCES {written_name(name)} FROM {kind}", sql_options, with_options)
+
+
+def written_sink(
+    name: str, source: str, table: str | None, kind: str, sql_options: BaseModel, with_options: BaseModel
+) -> str:
+    """Write the ``CREATE SINK`` statement, with only the options that differ from their defaults."""
+    tables = written_name(source) + (f".{written_name(table)}" if table is not None else "")
+    return _written(f"CREATE SINK {written_name(name)} FROM {tables} INTO {kind}", sql_options, with_options)
+
+
+def _written(beginning: str, sql_options: BaseModel, with_options: BaseModel) -> str:
     settings = written_settings(with_options)
-    lines = [f"CREATE SOURCES {written_name(name)} FROM {kind}", *written_clauses(sql_options)]
+    lines = [beginning, *written_clauses(sql_options)]
     if settings:
         lines.append("WITH (\n    " + ",\n    ".join(settings) + "\n  )")
     return "\n  ".join(lines) + ";"

@@ -35,6 +35,7 @@ from penstock.kafka_client.connection import (
 from penstock.kafka_client.option_values import Word, reject_unsupported
 from penstock.kafka_client.secrets import SecretOption
 from penstock.kafka_client.tls import SaslOptions, SslOptions
+from penstock.model import TableName
 from penstock.name_suggestions import nearest
 from penstock.sources.interface import is_name
 from penstock.sql.syntax.names import Name
@@ -400,6 +401,23 @@ class KafkaSink(KafkaSinkSqlOptions, KafkaSinkOptions):
         """Return the topic for the changes of a table, by its local name; raise `UsageError` for an invalid name."""
         return self.topic if self.topic is not None else checked_topic(f"{self.topic_prefix}{table}")
 
+    def record_names(self, upstream: TableName) -> tuple[str, str]:
+        """Return the names of the records of keys and values of a table, by its upstream name, as Debezium has them."""
+        table = f"{self.source}.{upstream.schema}.{upstream.name}"
+        return f"{table}.Key", f"{table}.{'Envelope' if self.envelope is SinkEnvelope.DEBEZIUM else 'Value'}"
+
+    def subjects(self, topic: str, upstream: TableName, *, has_key: bool) -> list[str]:
+        """Return the subjects of the key, if messages have one, and of the value; none without a schema registry."""
+        if self.schema_registry is None:
+            return []
+        parts = zip(("key", "value"), self.record_names(upstream), strict=True)
+        named = {
+            SubjectStrategy.TOPIC: lambda part, _: f"{topic}-{part}",
+            SubjectStrategy.RECORD: lambda _, record: record,
+            SubjectStrategy.TOPIC_RECORD: lambda _, record: f"{topic}-{record}",
+        }[self.subject_strategy]
+        return [named(part, record) for part, record in parts if has_key or part == "value"]
+
     def place(self) -> str:
         """Return the topics and the brokers, for users."""
         return f"{self.topic if self.topic is not None else f'{self.topic_prefix}*'} at {self.broker}"
@@ -484,17 +502,12 @@ _CLAUSE_RULES: tuple[Rule, ...] = (
         "Use TOPIC 'name' for one topic, or TOPIC PREFIX 'prefix' for a topic per table.",
     ),
     (
-        lambda o: o.topic is None and o.topic_prefix is None,
-        "missing TOPIC clause",
-        "Add TOPIC 'name' for one topic, or TOPIC PREFIX 'prefix' for a topic per table.",
-    ),
-    (
         lambda o: o.envelope is SinkEnvelope.TRANSACTIONS and o.format is not SinkFormat.JSON,
         "ENVELOPE TRANSACTIONS requires FORMAT JSON",
         "Use FORMAT JSON, or ENVELOPE CHANGES: a message for each change.",
     ),
     (
-        lambda o: o.envelope is SinkEnvelope.TRANSACTIONS and o.topic is None,
+        lambda o: o.envelope is SinkEnvelope.TRANSACTIONS and o.topic_prefix is not None,
         "ENVELOPE TRANSACTIONS requires TOPIC, not TOPIC PREFIX: a transaction may change several tables",
         "Use TOPIC 'name', or ENVELOPE CHANGES: a message for each change.",
     ),
@@ -512,6 +525,11 @@ _CLAUSE_RULES: tuple[Rule, ...] = (
         lambda o: o.format is not SinkFormat.JSON and o.schema_registry is None and o.format.value.upper(),
         "FORMAT {option} requires a schema registry",
         "Add USING SCHEMA REGISTRY 'https://…', or use FORMAT JSON.",
+    ),
+    (
+        lambda o: o.topic is None and o.topic_prefix is None,
+        "missing TOPIC clause",
+        "Add TOPIC 'name' for one topic, or TOPIC PREFIX 'prefix' for a topic per table.",
     ),
 )
 _SETTING_RULES: tuple[Rule, ...] = (

@@ -1,0 +1,254 @@
+"""Creating, altering and dropping sinks, and the tables that a sink writes.
+
+::
+
+    create:  checked against the tables of the source ─▶ catalog (running) ─▶ started by the running home
+    alter:   catalog: the spec ─▶ restarted by the running home
+    drop:    catalog (dropping) ─▶ stopped by the running home ─▶ history released ─▶ catalog (removed)
+
+A sink is only a record until the running home starts it: creating one connects to no broker. Dropping one keeps its
+topics, their messages, and its entry in the topic of positions. Without a running home, a drop is complete at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from penstock.catalog.sinks import SinkRecord
+from penstock.catalog.states import SinkState, TableState
+from penstock.catalog.store import Catalog, SourceRecord, TableRecord
+from penstock.engine.catalog_records import instance_of
+from penstock.engine.lifecycle import HALF
+from penstock.engine.locks import holder
+from penstock.engine.sealed_secrets import forget_unused, seal, sink_secrets
+from penstock.engine.shards import reject_shard
+from penstock.engine.table_names import named_sources, named_table
+from penstock.errors import DefiniteError, UsageError
+from penstock.model import TableName, TableSchema
+from penstock.name_suggestions import nearest
+from penstock.sinks.kafka.spec import KafkaSink, SinkEnvelope
+
+__all__ = [
+    "SinkTable",
+    "alter_sink",
+    "complete_drop",
+    "complete_drops",
+    "create_sink",
+    "drop_sink",
+    "named_sink",
+    "resolved_sink",
+    "sink_of",
+    "sink_reader",
+    "sink_tables",
+]
+
+
+@dataclass(frozen=True)
+class SinkTable:
+    """A table that a sink writes: its names, its schema, the columns of message keys, and the topic."""
+
+    local: str
+    upstream: TableName
+    schema: TableSchema
+    key: tuple[str, ...]
+    """Empty for messages without keys."""
+    topic: str
+
+
+def sink_of(record: SinkRecord) -> KafkaSink:
+    """Return the specification of a sink."""
+    return KafkaSink.model_validate_json(record.spec)
+
+
+def sink_reader(name: str) -> str:
+    """Return the name under which a sink retains history."""
+    return f"sink {name}"
+
+
+def named_sink(catalog: Catalog, name: str) -> SinkRecord:
+    """Return a sink; raise `UsageError` with the known names if there is none."""
+    found = catalog.sinks.get(name)
+    if found is None:
+        names = [record.name for record in catalog.sinks.all()]
+        known = f"Sinks of this home: {', '.join(names)}." if names else "This home has no sinks."
+        message = f"sink {name} does not exist"
+        raise UsageError(message, " ".join(filter(None, [nearest(name, names), known])))
+    return found
+
+
+def resolved_sink(catalog: Catalog, sink: KafkaSink) -> KafkaSink:
+    """Return a sink with the local name of its table; raise `UsageError` if source, table or a column does not exist.
+
+    Secrets are not checked, because literal ones may not be stored yet.
+    """
+    records = _sources(catalog, sink)
+    if sink.table is not None:
+        local = named_table(catalog, records[0].name, sink.table).local
+        sink = KafkaSink.of(sink.name, sink.source, local, **_options(sink))
+    tables = sink_tables(catalog, sink)
+    _check_columns(sink, tables)
+    for table in tables:
+        _check_table(sink, table)
+    return sink
+
+
+def sink_tables(catalog: Catalog, sink: KafkaSink) -> list[SinkTable]:
+    """Return the tables of a sink with their present columns; those that cannot be captured are left out.
+
+    The shards of a source have the same tables.
+    """
+    record = _sources(catalog, sink)[0]
+    schemas = _schemas(catalog, record)
+    chosen = [
+        table
+        for table in catalog.tables(record.name)
+        if table.state is not TableState.DROPPING and table.upstream in schemas and sink.table in (None, table.local)
+    ]
+    return [_table(sink, table, schemas[table.upstream]) for table in chosen]
+
+
+def _table(sink: KafkaSink, table: TableRecord, schema: TableSchema) -> SinkTable:
+    key = () if sink.envelope is SinkEnvelope.TRANSACTIONS else sink.key or schema.key
+    return SinkTable(table.local, table.upstream, schema, key, sink.topic_of(table.local))
+
+
+def _sources(catalog: Catalog, sink: KafkaSink) -> list[SourceRecord]:
+    """Return the records of the source; raise `UsageError` if it does not exist, or is being created or dropped."""
+    try:
+        records = named_sources(catalog, sink.source)
+    except UsageError as error:
+        names = dict.fromkeys(record.known_as for record in catalog.sources())
+        raise UsageError(error.message, " ".join(filter(None, [nearest(sink.source, names), error.hint]))) from None
+    reject_shard(records[0], sink.source)
+    if records[0].state in HALF:
+        message = f"source {sink.source} is {records[0].state}"
+        raise UsageError(message, "Create the sink when the source is ready; see `penstock status`.")
+    return records
+
+
+def _schemas(catalog: Catalog, record: SourceRecord) -> dict[TableName, TableSchema]:
+    """Return the present schemas of a source's tables: those of the log, if it has one already."""
+    described = {table.name: table.table_schema() for table in instance_of(record).produced()}
+    with closing(catalog.log(record.name).reader()) as reader:
+        logged = {name: table.schema for name, table in reader.tables().items() if any(table.since)}
+    return {name: logged.get(name, schema) for name, schema in described.items()}
+
+
+def create_sink(home: Path, catalog: Catalog, sink: KafkaSink, secrets: Mapping[str, SecretStr]) -> None:
+    """Create a sink, and store the `secrets` that its options refer to. The caller must hold the lifecycle lock."""
+    existing = catalog.sinks.get(sink.name)
+    if existing is not None:
+        message = f"sink {sink.name} already exists: it is {existing.state}"
+        raise DefiniteError(message, f"Drop it first: DROP SINK {sink.name};")
+    sink = resolved_sink(catalog, sink)
+    sink.require_secrets()
+    try:
+        seal(home, sink_secrets(sink.name), secrets)
+        catalog.sinks.add(SinkRecord(sink.name, sink.source, sink.NAME, sink.model_dump_json()))
+    finally:
+        forget_unused(home, catalog)
+
+
+def alter_sink(catalog: Catalog, name: str, options: Mapping[str, Any]) -> None:
+    """Change options of a sink; raise `UsageError` for options that are fixed or invalid."""
+    record = named_sink(catalog, name)
+    if record.state is SinkState.DROPPING:
+        message = f"sink {name} is being dropped"
+        raise UsageError(message, "Create it again under another name.")
+    sink = sink_of(record)
+    for option in options:
+        _reject_fixed(sink, option)
+    altered = KafkaSink.of(sink.name, sink.source, sink.table, **{**_options(sink), **options})
+    altered.require_secrets()
+    catalog.sinks.alter(name, record.spec, altered.model_dump_json())
+
+
+def drop_sink(home: Path, catalog: Catalog, name: str) -> None:
+    """Drop a sink: at once, or as soon as the running home has stopped it. The caller must hold the lifecycle lock."""
+    named_sink(catalog, name)
+    catalog.sinks.set_state(name, SinkState.DROPPING)
+    if holder(home) is None:
+        complete_drops(home, catalog)
+
+
+def complete_drops(home: Path, catalog: Catalog) -> None:
+    """Remove the sinks that are being dropped. No process may run them."""
+    for record in catalog.sinks.all():
+        if record.state is SinkState.DROPPING:
+            complete_drop(home, catalog, record)
+
+
+def complete_drop(home: Path, catalog: Catalog, record: SinkRecord) -> None:
+    """Release the history that a stopped sink retains, and remove the sink and its secrets."""
+    for source in catalog.parts(record.source):
+        log = catalog.log(source.name)
+        if log.exists():
+            with closing(log.reader()) as reader:
+                if sink_reader(record.name) in (lease.reader for lease in reader.leases()):
+                    reader.set_lease(sink_reader(record.name), None)
+    catalog.sinks.remove(record.name)
+    forget_unused(home, catalog)
+
+
+def _options(sink: KafkaSink) -> dict[str, Any]:
+    """Return all options of a sink; those of the catalog contain no literal secrets."""
+    fields = {*KafkaSink.SqlOptions.model_fields, *KafkaSink.WithOptions.model_fields}
+    return {field: getattr(sink, field) for field in sorted(fields)}
+
+
+def _reject_fixed(sink: KafkaSink, option: str) -> None:
+    if option in sink.ALTERABLE:
+        return
+    changeable = f"Options that can be changed: {', '.join(sorted(sink.ALTERABLE))}."
+    if option not in _options(sink):
+        message = f"unknown option {option} of a {sink.NAME} sink"
+        raise UsageError(message, " ".join(filter(None, [nearest(option, sink.ALTERABLE), changeable])))
+    message = f"option {option} of sink {sink.name} cannot be changed: {sink.why_fixed(option)}"
+    raise UsageError(message, f"{changeable} For others, drop the sink and create it again.")
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def _check_columns(sink: KafkaSink, tables: Sequence[SinkTable]) -> None:
+    """Raise `UsageError` for a column in the options that no table has: a misspelled redaction is never ignored."""
+    known = dict.fromkeys(name for table in tables for name in table.schema.columns.names)
+    named: dict[str, Collection[str]] = {
+        "include_columns": sink.include_columns,
+        "exclude_columns": sink.exclude_columns,
+        "rename_columns": sink.rename_columns,
+        "redact": sink.redact,
+        "key": sink.key,
+    }
+    for option, columns in named.items():
+        for column in columns:
+            if column not in known:
+                where = f"table {sink.source}.{sink.table}" if sink.table else f"any table of source {sink.source}"
+                message = f'column "{column}" in option "{option}" does not exist in {where}'
+                columns_known = f"Columns: {', '.join(known)}." if sink.table else ""
+                raise UsageError(message, " ".join(filter(None, [nearest(column, known, '"'), columns_known])))
+
+
+def _check_table(sink: KafkaSink, table: SinkTable) -> None:
+    if not table.key and sink.envelope is SinkEnvelope.UPSERT:
+        message = f"table {table.upstream} has no key, and ENVELOPE UPSERT requires one"
+        raise UsageError(message, "Use KEY (column, …) with a sink of this table alone, or another envelope.")
+    included = sink.include_columns or table.schema.columns.names
+    for column in table.key:
+        if column in sink.exclude_columns or column not in included:
+            message = f'column "{column}" is in the key of table {table.upstream}, and cannot be left out'
+            raise UsageError(message, "Include the column, or use KEY (column, …) with other columns.")
+        if sink.redact.get(column, "hash") != "hash":
+            message = f'column "{column}" is in the key of table {table.upstream}: redaction must keep it distinct'
+            raise UsageError(message, "Redact it with 'hash', or use KEY (column, …) with other columns.")
+    kept = [name for name in included if name not in sink.exclude_columns and name in table.schema.columns.names]
+    names = [sink.rename_columns.get(name, name) for name in kept]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        message = f'table {table.upstream} would have several columns "{twice[0]}" in option "rename_columns"'
+        raise UsageError(message, "Use another name.")
