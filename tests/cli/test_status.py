@@ -38,8 +38,8 @@ def test_json_format(tmp_path: Path, database: Database) -> None:
         home.drop("shop")
     assert (answer.code, answer.err) == (0, "")
     found = json.loads(answer.out)
-    assert list(found) == ["version", "home", "running", "sources", "debts"]
-    assert found["debts"] == []
+    assert list(found) == ["version", "home", "running", "sources", "debts", "sinks"]
+    assert (found["debts"], found["sinks"]) == ([], [])
     assert (found["version"], found["home"], found["running"]) == (1, str(home.path), None)
     (source,) = found["sources"]
     assert list(source) == [

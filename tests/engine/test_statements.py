@@ -109,12 +109,12 @@ def test_errors_are_shown_with_hints(home: Home, shop: str) -> None:
 
 def test_script_creates_missing_sources(home: Home, shop: str) -> None:
     script = f"-- the sources of this home\n{shop}\n  FOR TABLES (public.orders);\n"
-    assert home.create_missing(script) == ["shop"]
+    assert home.create_missing(script) == [("source", "shop")]
     assert home.create_missing(script) == []
     with pytest.raises(UsageError, match="with another definition") as caught:
         home.create_missing(script.replace("public.orders", "public.users"))
     assert "line 2" in caught.value.message
-    with pytest.raises(UsageError, match="accepts only CREATE SOURCES statements"):
+    with pytest.raises(UsageError, match="accepts only CREATE SOURCES and CREATE SINK statements"):
         home.create_missing(f"{script} DROP SOURCES shop;")
     home.sql("DROP SOURCES shop")
 

@@ -7,7 +7,8 @@ import pytest
 from penstock.sql.completion import KnownNames, candidates
 from tests.sql.kinds import KINDS
 
-KNOWN = KnownNames({"shop": ("orders", "order items"), "bank": ("accounts",)})
+KNOWN = KnownNames({"shop": ("orders", "order items"), "bank": ("accounts",)}, ["orders_out", "everything"])
+SINK = "CREATE SINK x FROM shop.orders INTO KAFKA"
 SHOP = "CREATE SOURCES x FROM POSTGRES CONNECTION 'postgresql://db/shop'"
 
 
@@ -18,7 +19,13 @@ def after(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("SHO", ["SHOW CREATE SOURCES", "SHOW ERRORS", "SHOW REPAIRS", "SHOW SINKS", "SHOW SOURCES", "SHOW TABLES"]),
+        (
+            "SHO",
+            [
+                *("SHOW CREATE SINK", "SHOW CREATE SOURCES", "SHOW ERRORS", "SHOW REPAIRS", "SHOW SINKS"),
+                *("SHOW SOURCES", "SHOW TABLES"),
+            ],
+        ),
         ("show s", ["SINKS", "SOURCES"]),
         ("SHOW TABLES ", [";", "FROM", "IN"]),
         ("SHOW TABLES FROM ", ["bank", "shop"]),
@@ -38,6 +45,17 @@ def after(text: str) -> list[str]:
         (f"{SHOP} WITH (snapshot = ", ["'chunked'", "'parallel'"]),
         (f"{SHOP} WITH (failover = ", ["FALSE", "OFF", "ON", "TRUE"]),
         ("CREATE SOURCE c FROM KAFKA ENVELOPE ", ["DEBEZIUM", "DEBEZIUM UPSERT", "NONE", "UPSERT"]),
+        ("DROP SINK ", ["IF EXISTS", "everything", "orders_out"]),
+        ("SHOW CREATE SINK o", ["orders_out"]),
+        ("ALTER SINK orders_out ", ["SET"]),
+        ("ALTER SINK orders_out SET (retain ", ["limit"]),
+        ("CREATE SINK x FROM ", ["bank", "shop"]),
+        ("CREATE SINK x FROM shop.", ['"order items"', "orders"]),
+        ("CREATE SINK x FROM shop ", [".", "INTO"]),
+        ("CREATE SINK x FROM shop INTO ", ["KAFKA"]),
+        (f"{SINK} ENVELOPE ", ["CHANGES", "DEBEZIUM", "TRANSACTIONS", "UPSERT"]),
+        (f"{SINK} T", ["TOPIC", "TOPIC PREFIX"]),
+        (f"{SINK} WITH (subject strategy = ", ["'record'", "'topic record'", "'topic'"]),
         ("VERIFY ", ["bank", "shop"]),
         ("VERIFY shop.", ['"order items"', "orders"]),
         ("VERIFY shop.or", ["orders"]),

@@ -33,6 +33,8 @@ def masked(text: str) -> str:
         ("'postgresql://u:a@b:c@h:5432/d'", "'postgresql://u:***@h:5432/d'"),
         ("'postgresql://u:a/b", "'postgresql://u:***/b"),
         ("\" PASSWORD 'a' x", '" PASSWORD *** x'),
+        ("redact key = 'a b', x", "redact key = ***, x"),
+        ("REDACT_KEY = a", "REDACT_KEY = ***"),
         ("BROKER 'k:9092,u:a!b@k:9092'", "BROKER 'k:9092,u:***@k:9092'"),
     ],
 )
@@ -54,6 +56,7 @@ def test_a_secret_is_masked(text: str, shown: str) -> None:
         "CONNECTION 'postgresql://[::1]:5432/shop'",
         "BROKER 'k1:9092,k2:9092' TOPIC 'clicks'",
         "SELECT past FROM shop.orders WHERE x = 'y'",
+        "KEY (id) FORMAT JSON WITH (redact = (card = 'hash'), redact key = 'env:KEY')",
     ],
 )
 def test_other_text_is_not_masked(text: str) -> None:

@@ -170,8 +170,8 @@ def read_statement(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Sta
 
 def _unrecognized_statement(cursor: StatementCursor, known: list[str]) -> UsageError:
     words = cursor.words()
-    near = nearest(" ".join(words[:2]), known) or nearest(" ".join(words[:3]), known)
-    near = near or nearest(" ".join(words[:1]), known)
+    counts = (3, 2, 1) if words[1:2] == ("CREATE",) else (2, 3, 1)
+    near = next((found for count in counts if (found := nearest(" ".join(words[:count]), known))), "")
     return cursor.unmatched(known, near or f"Valid statements are: {', '.join(known)}.")
 
 
@@ -321,6 +321,7 @@ def _value(cursor: StatementCursor) -> Any:
 
 
 _CREATE_USAGE = "CREATE SOURCES [IF NOT EXISTS] source FROM kind … [WITH (option = value, …)];"
+_REQUIRED = "a required option is missing"
 _Describe = Callable[[BaseModel, BaseModel], object]
 """Validates the options before and after WITH together."""
 _ALLOW = Option("allow_literal_secrets", ("ALLOW", "LITERAL", "SECRETS"), Flag(), FieldInfo(annotation=bool))
@@ -400,7 +401,8 @@ def _check_together(
     given = {**settings, **clauses}
     left = {field: _conflict(kind, describe, _except(clauses, field), _except(settings, field)) for field in given}
     resolved = [field for field, other in left.items() if other is None]
-    changed = [field for field, other in left.items() if other is not None and other.message != error.message]
+    same = (error.message, _REQUIRED)
+    changed = [field for field, other in left.items() if other is not None and other.message not in same]
     fault = next(iter([*resolved, *changed]), None)
     fields = {*kind.SqlOptions.model_fields, *kind.WithOptions.model_fields}
     raise located(cursor, error, fields, place if fault is None else given[fault].place)
@@ -416,7 +418,7 @@ def _conflict(
     except UsageError as error:
         return error
     except ValidationError:
-        return UsageError("a required option is missing")  # without the removed one
+        return UsageError(_REQUIRED)  # it is the removed one
     return None
 
 
