@@ -17,13 +17,13 @@ from typer.core import TyperArgument, TyperOption
 
 import penstock
 from penstock import errors
-from penstock.catalog.states import SourceState, TableState
+from penstock.catalog.states import SinkState, SourceState, TableState
 from penstock.cli.main import app
 from penstock.errors import UsageError
-from penstock.executor import described_source, parsed
+from penstock.executor import described_sink, described_source, parsed
 from penstock.spark.jars import locked_jars
 from penstock.sql.script import split_statements
-from penstock.sql.statements import CreateSource
+from penstock.sql.statements import CreateSink, CreateSource
 from tests.test_layers import MAY_IMPORT
 
 ROOT = Path(__file__).parent.parent
@@ -143,7 +143,7 @@ def test_every_command_and_option_is_in_the_reference(name: str) -> None:
 
 def test_every_state_exit_code_and_error_is_in_the_reference() -> None:
     states = (FOLDER / "states.md").read_text(encoding="utf-8")
-    assert [s for s in [*SourceState, *TableState] if f"| `{s.value}` |" not in states] == []
+    assert [s for s in [*SourceState, *TableState, *SinkState] if f"| `{s.value}` |" not in states] == []
     text = (FOLDER / "errors.md").read_text(encoding="utf-8")
     raised = [name for name in errors.__all__ if name.endswith("Error")]
     assert {getattr(errors, name).exit_code for name in raised} <= set(EXIT_CODES)
@@ -199,6 +199,8 @@ def test_statements_are_valid(path: Path) -> None:
             statement = parsed(piece.text, piece.begins)
             if isinstance(statement, CreateSource):
                 described_source(statement)
+            elif isinstance(statement, CreateSink):
+                described_sink(statement)
 
 
 def test_error_example_of_the_guide_matches_the_message() -> None:

@@ -7,6 +7,7 @@
     CheckReport ─▶ check.md          PostgresOptions ─▶ source-options.md   transaction_json ─▶ tail.md
     VerifyReport ─▶ verify.md        options of other kinds ─▶ other-sources.md
     statements.py, options ─▶ sql.md KafkaWithOptions ─▶ kafka-options.md   DETECTED ─▶ detected.md
+    KafkaSink ─▶ sinks.md
 
 Each page is a module with a function `page`. The module also contains the texts that the code does not, such as a
 description of each status field and of each type. A field or type without one raises `KeyError`, so a page cannot
@@ -25,6 +26,7 @@ from docs.generate import (
     errors,
     kafka_options,
     other_sources,
+    sinks,
     source_options,
     spark_source,
     sql,
@@ -58,6 +60,7 @@ def pages() -> dict[str, str]:
         "other-sources.md": other_sources.page,
         "kafka-options.md": kafka_options.page,
         "sql.md": sql.page,
+        "sinks.md": sinks.page,
         "detected.md": detected.page,
     }
     return {name: f"{_MADE}\n\n{make().strip()}\n" for name, make in makers.items()}

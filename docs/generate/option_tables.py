@@ -1,4 +1,4 @@
-"""Tables of the options of a source, from their model."""
+"""Tables of the options of a source or sink, from their model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from docs.generate.attributes import attribute_docs
 from docs.generate.markdown import code, table
 from pydantic import BaseModel
 
-__all__ = ["choices", "option_table"]
+from penstock.sql.syntax.option_parser import Option
+from penstock.sql.syntax.values import Flag
+
+__all__ = ["choices", "clause_rows", "option_table", "setting_rows"]
 
 
 def option_table(model: type[BaseModel], names: Iterable[str] = ()) -> str:
@@ -26,6 +29,28 @@ def option_table(model: type[BaseModel], names: Iterable[str] = ()) -> str:
         default = "" if unsaid else code(str(field.default).lower())
         rows.append([code(name), value, default, f"{str(field.description)[0].upper()}{str(field.description)[1:]}."])
     return table(["option", "value", "default", "meaning"], rows)
+
+
+def clause_rows(options: Iterable[Option]) -> list[list[str]]:
+    """Return SQL syntax and meaning of options that are clauses."""
+    return [[code(option.form), _meaning(option)] for option in options]
+
+
+def setting_rows(options: Iterable[Option]) -> list[list[str]]:
+    """Return name, value, default and meaning of options in WITH, as SQL has them."""
+    return [_setting(option) for option in options]
+
+
+def _meaning(option: Option) -> str:
+    text = str(option.info.description)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _setting(option: Option) -> list[str]:
+    default = option.info.get_default(call_default_factory=True, validated_data={})
+    shown = "" if default in (None, (), {}) else option.syntax.write(default)
+    form = "`true`, `false`" if isinstance(option.syntax, Flag) else code(option.syntax.form)
+    return [code(option.setting), form, code(shown) if shown else "", _meaning(option)]
 
 
 def _named(kind: str) -> str:

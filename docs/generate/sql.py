@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 
 from docs.generate.markdown import code, table
+from docs.generate.option_tables import clause_rows, setting_rows
 
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.sql import statements
 from penstock.sql.errors import SqlError
 from penstock.sql.grammar import parse
-from penstock.sql.syntax.option_parser import Option
 from penstock.sql.syntax.options import options_of
-from penstock.sql.syntax.values import Flag
 
 __all__ = ["page"]
 
@@ -26,6 +25,12 @@ _CREATE_EXAMPLE = """CREATE SOURCES shop FROM POSTGRES
     retain history = '2 days'
   );"""
 
+_SINK_EXAMPLE = """CREATE SINK orders_out FROM shop.orders INTO KAFKA
+  BROKER 'k1:9092'
+  TOPIC 'orders'
+  FORMAT JSON
+  ENVELOPE UPSERT;"""
+
 _VALUES = {
     "string": ("`'it''s'`", "In single quotes. Double a quote within the text. A backslash has no special meaning."),
     "number": ("`20000`, `0.5`", ""),
@@ -35,13 +40,13 @@ _VALUES = {
     "size": ("`'16 MB'`", "The units are B, kB, MB, GB and TB. As in Postgres, 1 kB is 1024 bytes."),
     "name": ('`orders`, `"my orders"`', "Without quotes, in double quotes or in backticks. Its case is preserved."),
     "list": ("`(a, b)`, `('x', 'y')`", "In parentheses."),
-    "mapping": ("`('a' = 'b')`", "Pairs in parentheses."),
+    "mapping": ("`('a' = 'b')`, `(card = 'hash')`", "Pairs in parentheses."),
 }
 
 
 def page() -> str:
-    clauses = [[code(option.form), _meaning(option)] for option in options_of(PostgresSource.SqlOptions)]
-    settings = [_setting(option) for option in options_of(PostgresSource.WithOptions)]
+    clauses = clause_rows(options_of(PostgresSource.SqlOptions))
+    settings = setting_rows(options_of(PostgresSource.WithOptions))
     query = (
         "SELECT o.status, count(*)\nFROM shop.orders AS OF LSN '16/B374D848' o JOIN shop.users USING (user_id)\n"
         "GROUP BY o.status;"
@@ -51,7 +56,7 @@ def page() -> str:
             "# SQL",
             "Penstock executes the statements on this page. Any other statement is a query, which Spark SQL executes "
             "over live tables, named `source.table`. Keywords are case-insensitive; `SOURCE` and `SOURCES` are "
-            "synonyms. Comments are `-- …` and `/* … */`.",
+            "synonyms, and so are `SINK` and `SINKS`. Comments are `-- …` and `/* … */`.",
             "## Statements",
             table(["statement", "meaning"], _statements()),
             "Postgres and Spark both evaluate the condition of `REPAIR … WHERE`, so it must be valid SQL in both. A "
@@ -67,6 +72,9 @@ def page() -> str:
             "SOURCES` returns a statement that creates the same source, with the options that differ from their "
             "defaults. Other kinds have other clauses and options: see [Kafka](kafka-options.md) and [other "
             "sources](other-sources.md).",
+            "## CREATE SINK",
+            f"```sql\n{_SINK_EXAMPLE}\n```",
+            "Writes the changes of a table, or of all tables of a source, to Kafka: see [sinks](sinks.md).",
             "## Values",
             table(["value", "example", "syntax"], [[name, *words] for name, words in _VALUES.items()]),
             "## Secrets",
@@ -94,18 +102,6 @@ def _statements() -> list[list[str]]:
             form, _, meaning = (inspect.getdoc(getattr(statements, name)) or "").partition("\n")[0].partition("``: ")
             rows.append([code(form.strip("`")), f"{meaning[0].upper()}{meaning[1:]}"])
     return sorted(rows)
-
-
-def _meaning(option: Option) -> str:
-    text = str(option.info.description)
-    return f"{text[0].upper()}{text[1:]}."
-
-
-def _setting(option: Option) -> list[str]:
-    default = option.info.default
-    shown = "" if default in (None, ()) else option.syntax.write(default)
-    form = "`true`, `false`" if isinstance(option.syntax, Flag) else code(option.syntax.form)
-    return [code(option.setting), form, code(shown) if shown else "", _meaning(option)]
 
 
 def _error_example() -> str:

@@ -6,8 +6,8 @@ import json
 
 from docs.generate.json_shapes import shape
 
-from penstock.catalog.states import SourceState, TableState
-from penstock.engine.status import DebtStatus, HomeStatus, ReaderStatus, SourceStatus, TableStatus
+from penstock.catalog.states import SinkState, SourceState, TableState
+from penstock.engine.status import DebtStatus, HomeStatus, ReaderStatus, SinkStatus, SourceStatus, TableStatus
 
 __all__ = ["page"]
 
@@ -19,6 +19,22 @@ _FIELDS: dict[type, dict[str, str]] = {
         "sources": "One object per source.",
         "debts": "Upstream objects that could not be removed when a source was dropped with FORCE. Each start tries "
         "again to remove them.",
+        "sinks": "One object per sink.",
+    },
+    SinkStatus: {
+        "name": "The name of the sink.",
+        "source": "The source that it reads.",
+        "table": "The table that it reads; null for all tables of the source.",
+        "into": "Its topics and brokers.",
+        "envelope": "The envelope: `upsert`, `debezium`, `changes` or `transactions`.",
+        "format": "The format: `json`, `avro` or `protobuf`.",
+        "state": "See [states](states.md).",
+        "position": "Every change up to this position is written; null if the home does not run.",
+        "behind": "Row images in the log after that position; null if the home does not run.",
+        "lag_ms": "Time from the commit of the last written transaction until it was written, in milliseconds.",
+        "messages": "Messages written since the sink was started.",
+        "error": "The error, if there is one. In the state `running` it is transient and is being retried.",
+        "hint": "What to do about the error.",
     },
     DebtStatus: {
         "source": "The source that was dropped.",
@@ -81,7 +97,7 @@ def page() -> str:
         f"```json\n{json.dumps(_example().as_json(), indent=2)}\n```",
     ]
     kinds = (("The home", HomeStatus), ("A source", SourceStatus), ("A table", TableStatus))
-    more = (("A reader", ReaderStatus), ("A debt", DebtStatus))
+    more = (("A reader", ReaderStatus), ("A debt", DebtStatus), ("A sink", SinkStatus))
     return "\n\n".join([*parts, *(shape(title, kind, _FIELDS[kind]) for title, kind in (*kinds, *more))])
 
 
@@ -114,4 +130,17 @@ def _example() -> HomeStatus:
         tables=tables,
         readers=[ReaderStatus("tables", "0/28F14C0", None)],
     )
-    return HomeStatus(1, ".penstock", 4711, [source])
+    sink = SinkStatus(
+        name="orders_out",
+        source="shop",
+        table="orders",
+        into="orders at k1:9092",
+        envelope="upsert",
+        format="json",
+        state=SinkState.RUNNING.value,
+        position="0/2A9D5B0",
+        behind=0,
+        lag_ms=41.5,
+        messages=1312,
+    )
+    return HomeStatus(1, ".penstock", 4711, [source], sinks=[sink])

@@ -217,7 +217,10 @@ def _alter(home: HomeOperations, statement: AlterSet) -> Answer:
     try:
         home.alter(statement.source, **statement.options)
     except UsageError as error:
-        raise _located(statement, error, lambda: type(home.spec(statement.source)).model_fields) from error
+        located = _located(statement, error, lambda: type(home.spec(statement.source)).model_fields)
+        if located is None:
+            raise
+        raise located from error
     return _requested(home, f"set {', '.join(map(_sql_name, statement.options))} of {statement.source}")
 
 
@@ -227,11 +230,13 @@ def _reject_literals(statement: AlterSet | AlterSink, what: str) -> None:
         raise statement.positions[secret].error(message, "Use a reference: { 'env:NAME' | 'file:PATH' }.")
 
 
-def _located(statement: AlterSet | AlterSink, error: UsageError, fields: Callable[[], Container[str]]) -> UsageError:
-    """Return an error of an option at its position in the statement; any other error as it is."""
+def _located(
+    statement: AlterSet | AlterSink, error: UsageError, fields: Callable[[], Container[str]]
+) -> UsageError | None:
+    """Return an error of an option at its position in the statement; None for any other error."""
     named = [option for option in statement.positions if re.search(rf"\b{option}\b", error.message)]
     if not named:
-        return error
+        return None
     message, hint = (in_sql(text, fields()) for text in error.args[:2])
     return statement.positions[named[0]].error(message, hint)
 
@@ -312,7 +317,10 @@ def _alter_sink(home: HomeOperations, statement: AlterSink) -> Answer:
     try:
         home.alter_sink(statement.sink, **statement.options)
     except UsageError as error:
-        raise _located(statement, error, lambda: KafkaSink.model_fields) from error
+        located = _located(statement, error, lambda: KafkaSink.model_fields)
+        if located is None:
+            raise
+        raise located from error
     return _requested(home, f"set {', '.join(map(_sql_name, statement.options))} of sink {statement.sink}")
 
 

@@ -13,7 +13,7 @@ from tests.cli.commands import penstock
 from tests.conftest import Database
 
 from penstock.cli.status import render
-from penstock.engine.status import HomeStatus, ReaderStatus, SourceStatus, TableStatus
+from penstock.engine.status import HomeStatus, ReaderStatus, SinkStatus, SourceStatus, TableStatus
 from penstock.home import open_home
 
 TABLE = {
@@ -96,6 +96,20 @@ def test_text_output(home_status: HomeStatus) -> None:
     assert lines[4].split() == ["shop.[red]x", "public.[red]x", "failed", "0"]
     assert lines[5] == "history from 0/1; needed by tables at 0/16B3748"
     assert lines[6:] == ["public.[red]x: it has [no] key", "hint: Run: ALTER TABLE x;"]
+
+
+def test_sinks_are_shown_with_their_errors(home_status: HomeStatus) -> None:
+    running = SinkStatus("out", "shop", "orders", "[b] at k:9092", "upsert", "json", "running", "0/16B3748", 1234)
+    failed = SinkStatus(
+        *("all", "shop", None, "shop.* at k:9092", "changes", "avro", "failed"), error="no [x]", hint="Fix it."
+    )
+    lines = rendered(replace(home_status, sinks=[running, failed])).splitlines()[8:]
+    assert lines[0].split() == ["sink", "from", "into", "envelope", "state", "position", "behind"]
+    assert lines[1].split() == [
+        *("out", "shop.orders", "[b]", "at", "k:9092", "upsert", "running", "0/16B3748", "1,234")
+    ]
+    assert lines[2].split() == ["all", "shop", "shop.*", "at", "k:9092", "changes", "failed"]
+    assert lines[3:] == ["all: no [x]", "hint: Fix it."]
 
 
 def test_snapshots_are_shown_with_rows_bytes_and_what_they_wait_for(home_status: HomeStatus) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.engine.metrics import metrics_text
-from penstock.engine.status import HomeStatus, ReaderStatus, SourceStatus, TableStatus
+from penstock.engine.status import HomeStatus, ReaderStatus, SinkStatus, SourceStatus, TableStatus
 from penstock.positions import Lsn
 
 
@@ -51,4 +51,22 @@ def test_snapshot_progress_metrics() -> None:
         ("penstock_table_copied_bytes", "public.u"): 200,
         ("penstock_table_estimated_rows", "public.u"): 30,
         ("penstock_table_estimated_bytes", "public.u"): 400,
+    }
+
+
+def test_metrics_of_sinks() -> None:
+    running = SinkStatus("out", "shop", "t", "t at k", "upsert", "json", "running", "1/A0", 3, 41.5, 7)
+    failed = SinkStatus("all", "shop", None, "s.* at k", "changes", "json", "failed", error="broken")
+    samples = {
+        (sample.name.removeprefix("penstock_sink_"), sample.labels["sink"]): sample.value
+        for family in text_string_to_metric_families(metrics_text(HomeStatus(1, "home", 1, [], [], [running, failed])))
+        for sample in family.samples
+    }
+    assert samples == {
+        ("up", "out"): 1,
+        ("written_lsn", "out"): Lsn.parse("1/A0"),
+        ("behind", "out"): 3,
+        ("commit_to_written_seconds", "out"): 0.0415,
+        ("messages", "out"): 7,
+        ("up", "all"): 0,
     }

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from penstock.engine.status import HomeStatus, SourceStatus
+from penstock.engine.status import HomeStatus, SinkStatus, SourceStatus
 from penstock.positions import Lsn
 
 __all__ = ["metrics_text"]
@@ -27,6 +27,13 @@ _COPY = {
     "copied_bytes": "Bytes copied so far by the snapshot in progress",
     "estimated_rows": "Estimated number of rows in a table whose snapshot is in progress",
     "estimated_bytes": "Estimated size of a table whose snapshot is in progress",
+}
+_SINK = {
+    "up": "1 if the sink is running, 0 if it has failed or is being dropped",
+    "written_lsn": "Position up to which a sink has written every change",
+    "behind": "Changes in the log that the sink has not written yet",
+    "commit_to_written_seconds": "Time from the commit of the last transaction until the sink has written it",
+    "messages": "Messages written since the sink was started",
 }
 
 
@@ -53,6 +60,7 @@ class _Status(Collector):
         yield self._tables()
         yield from map(self._copies, _COPY)
         yield self._readers()
+        yield from map(self._sinks, _SINK)
 
     def _states(self) -> GaugeMetricFamily:
         what = "1 for the current state of a source, as in the status"
@@ -84,6 +92,24 @@ class _Status(Collector):
             for reader in source.readers:
                 family.add_metric([source.name, reader.name], Lsn.parse(reader.position))
         return family
+
+    def _sinks(self, name: str) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(f"penstock_sink_{name}", _SINK[name], labels=["sink", "source"])
+        for sink in self._status.sinks:
+            value = _sink_values(sink)[name]
+            if value is not None:
+                family.add_metric([sink.name, sink.source], value)
+        return family
+
+
+def _sink_values(sink: SinkStatus) -> dict[str, float | None]:
+    return {
+        "up": float(sink.state == "running"),
+        "written_lsn": None if sink.position is None else float(Lsn.parse(sink.position)),
+        "behind": sink.behind,
+        "commit_to_written_seconds": None if sink.lag_ms is None else sink.lag_ms / 1000,
+        "messages": sink.messages,
+    }
 
 
 def _values(source: SourceStatus) -> dict[str, float | None]:
