@@ -165,3 +165,12 @@ def test_names_are_completed(home: Home, shop: str) -> None:
 def test_source_that_does_not_exist(home: Home, statement: str) -> None:
     with pytest.raises(UsageError, match="source nowhere does not exist"):
         home.sql(statement)
+
+
+def test_table_that_a_sink_reads_is_not_dropped(home: Home, shop: str) -> None:
+    home.sql(f"{shop} FOR TABLES (public.orders, public.users)")
+    kafka = "INTO KAFKA BROKER 'k:9092' TOPIC 'orders' FORMAT JSON ENVELOPE UPSERT"
+    home.sql(f"CREATE SINK out FROM shop.public.orders {kafka}")
+    with pytest.raises(UsageError, match=r"table public\.orders is not dropped: sink out reads it"):
+        home.sql("ALTER SOURCE shop DROP TABLE orders")
+    home.sql("ALTER SOURCE shop DROP TABLE users; DROP SINK out; DROP SOURCE shop")

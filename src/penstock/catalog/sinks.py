@@ -52,7 +52,7 @@ class Sinks:
         query = f"SELECT {_COLUMNS} FROM sink WHERE ?1 IS NULL OR source = ?1 ORDER BY name"
         with self._catalog.connected() as db:
             rows = db.execute(query, (source,)).fetchall()
-        return [SinkRecord(*row[:4], SinkState(row[4]), bool(row[5]), *row[6:]) for row in rows]
+        return [SinkRecord(r[0], r[1], r[2], r[3], SinkState(r[4]), bool(r[5]), r[6], r[7], r[8]) for r in rows]
 
     def get(self, name: str) -> SinkRecord | None:
         """Return the sink of this name, or None."""

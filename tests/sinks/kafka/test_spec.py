@@ -40,7 +40,7 @@ def sink(table: str | None = "orders", **options: Any) -> KafkaSink:
 
 COLUMNS = st.lists(NAMES, unique=True, max_size=3).map(tuple)
 METHODS = st.one_of(st.sampled_from(["null", "last four", "hash"]), TEXTS.map(lambda text: f"fixed:{text}"))
-LOGINS = st.one_of(
+LOGINS: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.just({}),
     st.fixed_dictionaries(
         {

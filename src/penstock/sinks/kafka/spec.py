@@ -410,13 +410,15 @@ class KafkaSink(KafkaSinkSqlOptions, KafkaSinkOptions):
         """Return the subjects of the key, if messages have one, and of the value; none without a schema registry."""
         if self.schema_registry is None:
             return []
-        parts = zip(("key", "value"), self.record_names(upstream), strict=True)
-        named = {
-            SubjectStrategy.TOPIC: lambda part, _: f"{topic}-{part}",
-            SubjectStrategy.RECORD: lambda _, record: record,
-            SubjectStrategy.TOPIC_RECORD: lambda _, record: f"{topic}-{record}",
-        }[self.subject_strategy]
-        return [named(part, record) for part, record in parts if has_key or part == "value"]
+        records = dict(zip(("key", "value"), self.record_names(upstream), strict=True))
+        parts = ("key", "value") if has_key else ("value",)
+        match self.subject_strategy:
+            case SubjectStrategy.TOPIC:
+                return [f"{topic}-{part}" for part in parts]
+            case SubjectStrategy.RECORD:
+                return [records[part] for part in parts]
+            case SubjectStrategy.TOPIC_RECORD:
+                return [f"{topic}-{records[part]}" for part in parts]
 
     def place(self) -> str:
         """Return the topics and the brokers, for users."""
