@@ -47,9 +47,14 @@ _PYTHON = """import penstock
 
 home = penstock.open(".penstock")
 home.create_sink(
-    "orders_out", "shop.orders",
-    broker="k1:9092", topic="orders", format="json", envelope="upsert",
-    redact={"card": "last four"}, exclude_columns=["notes"],
+    "orders_out",
+    "shop.orders",
+    broker="k1:9092",
+    topic="orders",
+    format="json",
+    envelope="upsert",
+    redact={"card": "last four"},
+    exclude_columns=["notes"],
 )
 home.alter_sink("orders_out", retain_limit="2 days")
 home.drop_sink("orders_out")"""

@@ -79,7 +79,7 @@ def test_backslash_inside_a_statement_is_part_of_it(type_at_prompt: Typing) -> N
 
 
 def test_history_is_kept_without_passwords(type_at_prompt: Typing, tmp_path: Path) -> None:
-    type_at_prompt("SELECT 1;", "SELECT 'x' AS password;", "  sasl password = 'y';", "SELECT 2;")
+    type_at_prompt("SELECT 1;", "SELECT 'x' AS password;", "  sasl password = 'y';", "  redact key = 'z';", "SELECT 2;")
     file = tmp_path / "penstock" / "history"
     assert file.read_text().splitlines()[-2:] == ["SELECT 1;", "SELECT 2;"]
     assert file.stat().st_mode & 0o777 == 0o600

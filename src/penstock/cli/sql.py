@@ -110,7 +110,7 @@ _HELP = """\
 \\?              show this help
 \\q              quit (or Ctrl-D)
 End statements with a semicolon. Tab completes keywords and names."""
-_SECRET = re.compile(r"password|secret|token", re.IGNORECASE)
+_SECRET = re.compile(r"password|secret|token|redact[\s_]+key", re.IGNORECASE)
 """Lines that match are not stored in the history: they may contain a secret."""
 _LEAVE, _SHOW_HELP = "\\q", "\\?"
 
