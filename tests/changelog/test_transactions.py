@@ -14,6 +14,7 @@ from tests.changelog.conftest import START
 from tests.changelog.test_interface import WIDER, part
 
 from penstock.changelog import transactions as module
+from penstock.changelog import windows
 from penstock.changelog.interface import ChangeLog, ChangeLogReader, ChangeLogWriter, Extent, StagedCommit
 from penstock.changelog.transactions import Transaction, transactions
 from penstock.errors import HistoryExpiredError
@@ -60,7 +61,7 @@ def test_transactions_are_whole_and_in_order(
 ) -> None:
     """Wherever the range is split while it is read."""
     monkeypatch.setattr(module, "_WINDOW_BYTES", window)
-    monkeypatch.setattr(module, "_WAL_STEP", step)
+    monkeypatch.setattr(windows, "_WAL_STEP", step)
     assert [summary(each) for each in transactions(reader, BOTH, START, Lsn(60))] == WHOLE
     assert [summary(each) for each in transactions(reader, BOTH, Lsn(30), Lsn(50))] == WHOLE[2:4]
     assert list(transactions(reader, BOTH, Lsn(60), Lsn(60))) == []

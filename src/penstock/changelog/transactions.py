@@ -2,21 +2,18 @@
 
 ::
 
-    extents of all tables in (a, b]          b is chosen so that the window fits into memory
+    a window of the log                      extents of all tables in (a, b]: see `windows`
       └─▶ images ─▶ changes, per table
             └─▶ split by LSN and combined across tables: one `Transaction` per LSN
 
-All changes of a transaction have the same position, so a window that ends at any position contains only whole
-transactions. Memory is bounded by one window plus the largest transaction, which is always returned as a whole. The
-window boundaries come from the chunk descriptions of the log; only the chunks of one window are read at a time. The
-range is first divided into steps of a fixed number of WAL bytes, so that the descriptions in memory are bounded too.
+Memory is bounded by one window plus the largest transaction, which is always returned as a whole.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import numpy as np
@@ -26,12 +23,13 @@ import pyarrow.compute as pc
 from penstock.changelog.chunk_codec import widened
 from penstock.changelog.interface import ChangeLogReader, Extent
 from penstock.changelog.user_rows import changes
+from penstock.changelog.windows import windows
 from penstock.model import TableName
 from penstock.positions import Lsn
 
 __all__ = ["Transaction", "transactions"]
 
-_WAL_STEP, _WINDOW_BYTES = 256 << 20, 16 << 20
+_WINDOW_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -52,48 +50,11 @@ def transactions(
     reader: ChangeLogReader, tables: Collection[TableName], after: Lsn, upto: Lsn
 ) -> Iterator[Transaction]:
     """Yield the transactions in (after, upto] that changed these tables, in commit order."""
-    for extents in _steps(reader, sorted(tables), after, upto):
-        for window in _windows(extents):
-            yield from _assemble(reader, window)
+    for window in windows(reader, tables, after, upto, _WINDOW_BYTES):
+        yield from _assemble(reader, window.extents)
 
 
-def _steps(reader: ChangeLogReader, tables: Collection[TableName], after: Lsn, upto: Lsn) -> Iterator[list[Extent]]:
-    """Yield the extents of consecutive parts of the range; the step size doubles while there are no changes."""
-    width = _WAL_STEP
-    while after < upto:
-        end = Lsn(min(upto, after + width))
-        extents = [extent for table in tables if (extent := reader.extent(table, after, end)).chunks]
-        if extents and width > _WAL_STEP:
-            after = Lsn(max(after, min(extent.chunks[0].first for extent in extents) - 1))
-            width = _WAL_STEP
-            continue
-        yield extents
-        after, width = end, width * 2 if not extents else width
-
-
-def _windows(extents: list[Extent]) -> Iterator[list[Extent]]:
-    """Split extents of the same range at positions that are about `_WINDOW_BYTES` apart."""
-    if not extents:
-        return
-    after, upto, size = extents[0].after, extents[0].upto, 0
-    for chunk in sorted((chunk for extent in extents for chunk in extent.chunks), key=lambda chunk: chunk.last):
-        size += chunk.size
-        if size >= _WINDOW_BYTES and after < chunk.last < upto:
-            yield _clip(extents, after, chunk.last)
-            after, size = chunk.last, 0
-    yield _clip(extents, after, upto)
-
-
-def _clip(extents: list[Extent], after: Lsn, upto: Lsn) -> list[Extent]:
-    found = []
-    for extent in extents:
-        chunks = tuple(chunk for chunk in extent.chunks if chunk.last > after and chunk.first <= upto)
-        if chunks:
-            found.append(replace(extent, after=after, upto=upto, chunks=chunks))
-    return found
-
-
-def _assemble(reader: ChangeLogReader, window: list[Extent]) -> Iterator[Transaction]:
+def _assemble(reader: ChangeLogReader, window: Sequence[Extent]) -> Iterator[Transaction]:
     found: dict[Lsn, dict[str, pa.Table]] = {}
     for extent in window:
         for batch in _changes(reader, extent):

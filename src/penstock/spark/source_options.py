@@ -176,9 +176,10 @@ class Shape:
 class TableSelection:
     """The tables that the options select, as of the current log."""
 
-    def __init__(self, options: PenstockOptions) -> None:
+    def __init__(self, options: PenstockOptions, names: Sequence[TableName] | None = None) -> None:
+        """Resolve options; `names` are the tables if not those of the option `table`."""
         self.options = options
-        self.names = options.table_names()
+        self.names = options.table_names() if names is None else tuple(names)
         self.shape = Shape(options.rows, len(self.names) > 1)
         if self.shape.several and options.rows is not Rows.CHANGES:
             message = f"rows={options.rows} requires a single table"

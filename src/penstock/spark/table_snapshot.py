@@ -114,13 +114,24 @@ class Snapshot:
         """Return version and position of each table's base version, for an offset."""
         return {str(t.schema.table): (t.base.version, str(t.base.position)) for t in self._tables}
 
+    def schemas(self) -> dict[TableName, TableSchema]:
+        """Return the columns of each table."""
+        return {table.schema.table: table.schema for table in self._tables}
+
     def oldest(self) -> Lsn:
         """Return the position after which the log is needed."""
         return Lsn(min(table.base.position for table in self._tables))
 
-    def pieces(self, equal: Mapping[str, set[Any]] = _NO_KEYS) -> list[Piece]:
-        """Divide the tables into pieces; `equal` contains constants that key columns are compared with."""
-        return [piece for table in self._tables for piece in _pieces(table, _key_filter(table.schema, equal))]
+    def pieces(self, equal: Mapping[str, set[Any]] = _NO_KEYS, key: pc.Expression | None = None) -> list[Piece]:
+        """Divide the tables into pieces; `equal` contains constants that key columns are compared with.
+
+        `key` is a condition on key columns instead. Rows for which it is false may be left out.
+        """
+        return [
+            piece
+            for table in self._tables
+            for piece in _pieces(table, _key_filter(table.schema, equal) if key is None else key)
+        ]
 
 
 class _FilePiece(Piece):

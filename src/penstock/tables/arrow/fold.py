@@ -35,7 +35,16 @@ from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.tables.arrow.distinct_rows import Distinct, Numbers
 
-__all__ = ["Flags", "KeyedNet", "KeylessNet", "fold_net", "missing_base_row"]
+__all__ = [
+    "Flags",
+    "KeyedNet",
+    "KeylessNet",
+    "earlier_images",
+    "fold_net",
+    "missing_base_row",
+    "newest_images",
+    "omitted_values",
+]
 
 Flags = npt.NDArray[np.bool_]
 
@@ -115,15 +124,15 @@ def _fold_keys(images: pa.RecordBatch, schema: TableSchema, lsn: int, truncated:
     of_key = _last(keys, len(touched))
     present = np.flatnonzero(kinds[of_key] >= Image.UPDATED)
     last = of_key[present]
-    earlier = _earlier(kinds, keys)
-    unknown = _unknown(images)
+    earlier = earlier_images(kinds, keys)
+    unknown = omitted_values(images)
     sources, moved, left_out, rows = np.full(len(last), -1), np.zeros(len(last), np.bool_), {}, []
     for index, (name, values) in enumerate(columns.items()):
         if index not in unknown:
             rows.append(values.take(pa.array(last)))
             continue
         lacks = unknown[index] | (kinds == Image.BEFORE_KEY)
-        newest, travelled = _newest(earlier, lacks, keys)
+        newest, travelled = newest_images(earlier, lacks, keys)
         found = newest[last]
         at_base = lacks[found]
         rows.append(values.take(pa.array(found, mask=at_base)))
@@ -142,7 +151,7 @@ def _last(keys: Numbers, count: int) -> Numbers:
     return last
 
 
-def _earlier(kinds: npt.NDArray[np.int8], keys: Numbers) -> Numbers:
+def earlier_images(kinds: npt.NDArray[np.int8], keys: Numbers) -> Numbers:
     """Return for each image the one of the previous version of its row; itself if there is none in the range."""
     order = np.argsort(keys, kind="stable")
     same = np.concatenate([[False], keys[order][1:] == keys[order][:-1]])[: len(keys)]
@@ -153,7 +162,7 @@ def _earlier(kinds: npt.NDArray[np.int8], keys: Numbers) -> Numbers:
     return earlier
 
 
-def _unknown(images: pa.RecordBatch) -> dict[int, Flags]:
+def omitted_values(images: pa.RecordBatch) -> dict[int, Flags]:
     """Return, per column with omitted values, in which images they are omitted."""
     unchanged = images.column("_unchanged")
     if unchanged.null_count == len(unchanged):
@@ -170,7 +179,7 @@ def _unknown(images: pa.RecordBatch) -> dict[int, Flags]:
     return found
 
 
-def _newest(earlier: Numbers, lacks: Flags, keys: Numbers) -> tuple[Numbers, Flags]:
+def newest_images(earlier: Numbers, lacks: Flags, keys: Numbers) -> tuple[Numbers, Flags]:
     """Follow the pointers from images that lack a value to the first image that has it, or to the end.
 
     Return where they end, and whether the key changed on the way.
