@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import DefiniteError
 from penstock.model import Image, copied_images, image_schema
 from penstock.sinks.upsert import upsert_messages
 
@@ -97,12 +96,3 @@ def test_last_messages_are_the_rows_of_the_table(seed: int, full: bool) -> None:
         (key["a"], key["b"]): value for key, value in zip(found.keys.to_pylist(), found.values.to_pylist(), strict=True)
     }
     assert {key: value["v"] for key, value in last.items() if value is not None} == table
-
-
-def test_truncate_is_an_error() -> None:
-    with pytest.raises(DefiniteError, match="truncated"):
-        upsert_messages(images((Image.TRUNCATE, None)), ["a"], ["v"])
-
-
-def test_no_images() -> None:
-    assert len(upsert_messages(images(), ["a"], ["v"])) == 0

@@ -7,7 +7,7 @@
 | DELETE | a tombstone |
 
 A topic with ``cleanup.policy=compact`` keeps the last message of each key, and so the rows of the table. TRUNCATE
-has no messages, because the keys of the removed rows are not in the log: it raises `DefiniteError`.
+is not an image here: `penstock.sinks.truncates` replaces it by the deletes of all rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import DefiniteError
 from penstock.model import Image
 from penstock.sinks.messages import SinkMessages, changed_keys, image_kinds, image_ordinals, some_columns
 
@@ -30,9 +29,6 @@ _REMOVED = (Image.DELETED, Image.DELETED_KEY, Image.BEFORE_KEY)
 def upsert_messages(images: pa.RecordBatch, key: Sequence[str], columns: Sequence[str]) -> SinkMessages:
     """Return the messages of images of whole changes, with these columns as their keys and values."""
     kinds, rows = image_kinds(images), images.column("row")
-    if np.any(kinds == Image.TRUNCATE):
-        message = "the table was truncated, and ENVELOPE UPSERT has no message for that"
-        raise DefiniteError(message, "Drop the sink, delete its topic, and create the sink again.")
     written = np.isin(kinds, _ROWS)
     old = np.flatnonzero(kinds == Image.BEFORE)
     chosen = written | np.isin(kinds, _REMOVED)
