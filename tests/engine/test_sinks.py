@@ -139,13 +139,13 @@ def test_column_of_some_table_is_enough_for_a_sink_of_all_tables(home: Home) -> 
 def test_explain_lists_topics_keys_and_subjects(home: Home) -> None:
     registry = "USING SCHEMA REGISTRY 'http://registry:8081'"
     found = rows(home, f"EXPLAIN SINK x FROM shop {KAFKA} TOPIC PREFIX 's.' FORMAT AVRO {registry} ENVELOPE DEBEZIUM")
-    assert [row["topic"] for row in found] == ["s.auctions", "s.bids", "s.organizations", "s.users"]
+    assert [row["topic"] for row in found] == ["s.shop.auctions", "s.shop.bids", "s.shop.organizations", "s.shop.users"]
     assert found[1] == {
         "table": "shop.bids",
-        "topic": "s.bids",
+        "topic": "s.shop.bids",
         "key": "(id)",
         "format": "avro",
-        "subjects": "s.bids-key, s.bids-value",
+        "subjects": "s.shop.bids-key, s.shop.bids-value",
     }
     (row,) = rows(home, f"EXPLAIN CREATE {BIDS.removeprefix('CREATE ').replace('UPSERT', 'TRANSACTIONS')}")
     assert (row["key"], row["subjects"]) == ("none", None)

@@ -6,7 +6,8 @@ sink is not here: it is stored with its output.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import uuid
+from dataclasses import dataclass, field
 
 from penstock.catalog.file import CatalogFile
 from penstock.catalog.states import SinkState
@@ -14,7 +15,7 @@ from penstock.errors import TransientError
 
 __all__ = ["SinkRecord", "Sinks"]
 
-_COLUMNS = "name, source, kind, spec, state, started, error, hint, created_at"
+_COLUMNS = "name, source, kind, spec, state, id, started, error, hint, created_at"
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,10 @@ class SinkRecord:
     kind: str
     spec: str
     state: SinkState = SinkState.RUNNING
-    started: bool = False
-    """Whether the sink ever committed a position. After that, a missing position is an error, not a first start."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    """Distinguishes the sink from one of the same name in another home, or of an earlier time."""
+    started: frozenset[str] = frozenset()
+    """The sources, or shards, of which the sink ever committed a position: if it is missing later, that is an error."""
     error: str | None = None
     hint: str | None = None
     created_at: str = ""
@@ -43,16 +46,19 @@ class Sinks:
 
     def add(self, record: SinkRecord) -> None:
         """Insert a sink; its name must be free."""
-        query = "INSERT INTO sink (name, source, kind, spec, state, started) VALUES (?, ?, ?, ?, ?, ?)"
+        query = "INSERT INTO sink (name, source, kind, spec, state, id) VALUES (?, ?, ?, ?, ?, ?)"
         with self._catalog.transaction() as db:
-            db.execute(query, (record.name, record.source, record.kind, record.spec, record.state, record.started))
+            db.execute(query, (record.name, record.source, record.kind, record.spec, record.state, record.id))
 
     def all(self, source: str | None = None) -> list[SinkRecord]:
         """Return the sinks, of all sources or of one, by name."""
         query = f"SELECT {_COLUMNS} FROM sink WHERE ?1 IS NULL OR source = ?1 ORDER BY name"
         with self._catalog.connected() as db:
             rows = db.execute(query, (source,)).fetchall()
-        return [SinkRecord(r[0], r[1], r[2], r[3], SinkState(r[4]), bool(r[5]), r[6], r[7], r[8]) for r in rows]
+        return [
+            SinkRecord(r[0], r[1], r[2], r[3], SinkState(r[4]), r[5], frozenset(r[6].split()), r[7], r[8], r[9])
+            for r in rows
+        ]
 
     def get(self, name: str) -> SinkRecord | None:
         """Return the sink of this name, or None."""
@@ -69,10 +75,10 @@ class Sinks:
         with self._catalog.transaction() as db:
             db.execute("UPDATE sink SET error=?, hint=? WHERE name=?", (error or None, hint or None, name))
 
-    def mark_started(self, name: str) -> None:
-        """Record that the sink has committed a position."""
+    def mark_started(self, name: str, source: str) -> None:
+        """Record that the sink has committed a position of a source, or of a shard."""
         with self._catalog.transaction() as db:
-            db.execute("UPDATE sink SET started=1 WHERE name=?", (name,))
+            db.execute("UPDATE sink SET started=trim(started || ' ' || ?) WHERE name=?", (source, name))
 
     def alter(self, name: str, before: str, after: str) -> None:
         """Replace the spec of a sink, unless it changed meanwhile, and clear its error: the sink is started again."""

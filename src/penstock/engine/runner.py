@@ -7,6 +7,7 @@
                    creates and drops of a process that died ─▶ rolled back, completed
                    requested options and tables     ─▶ reconciled
                    history that no reader needs     ─▶ released
+                   sinks                            ─▶ started, restarted with changed options, stopped, dropped
 
 Other processes may create, change and drop sources meanwhile: the catalog holds their requests, and locks protect the
 sources that they work on.
@@ -28,6 +29,7 @@ from penstock.engine.lifecycle import HALF, recover
 from penstock.engine.locks import take_source, try_lifecycle_lock
 from penstock.engine.requests import pending_requests
 from penstock.engine.retention import release_history
+from penstock.engine.sink_runner import SinkRunners
 from penstock.engine.source_runner import SourceRunner
 from penstock.engine.table import Progress
 from penstock.engine.table_names import named_source, runnable_sources
@@ -56,6 +58,7 @@ class HomeRunner:
         self._progress = progress
         self._catalog = catalog
         self._sources: dict[str, SourceRunner] = {}
+        self._sinks = SinkRunners(home, catalog, progress)
         self._ending: dict[str, threading.Thread] = {}
         self._stopping = threading.Event()
         self._reported: dict[str, str] = {}
@@ -95,6 +98,7 @@ class HomeRunner:
             if requests:
                 self._try(f"{name}: its tables cannot be changed yet", partial(source.alter, requests), name)
             self._try(f"{name}: history cannot be released", partial(release_history, self._catalog, name), name)
+        self._try("sinks cannot be started or stopped yet", partial(self._sinks.reconcile, self._sources.keys()))
 
     def _stop_dropped(self, wanted: set[str]) -> None:
         """Stop sources that are being dropped, or were, in a thread each: a running snapshot may take a while."""
@@ -211,10 +215,11 @@ class HomeRunner:
             time.sleep(_POLL_SECONDS)
 
     def stop(self) -> None:
-        """Stop all sources, in parallel: apply first, then capture; both finish their current work."""
+        """Stop sinks, then all sources, in parallel: apply first, then capture; all finish their current work."""
         self._stopping.set()
         if self._watch is not None:
             self._watch.join()
+        self._sinks.stop()
         if self._sources:
             with ThreadPoolExecutor(len(self._sources), "penstock-stop") as pool:
                 side_by_side(pool, SourceRunner.stop, self._sources.values())

@@ -28,11 +28,13 @@ from penstock.engine.lifecycle import HALF
 from penstock.engine.locks import holder
 from penstock.engine.sealed_secrets import forget_unused, seal, sink_secrets
 from penstock.engine.shards import reject_shard
+from penstock.engine.sink_progress import remove_progress
 from penstock.engine.table_names import named_sources, named_table
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import TableName, TableSchema
 from penstock.name_suggestions import nearest
 from penstock.sinks.kafka.spec import KafkaSink, SinkEnvelope
+from penstock.sinks.kafka.topic_names import topic_name
 
 __all__ = [
     "SinkTable",
@@ -115,7 +117,13 @@ def sink_tables(catalog: Catalog, sink: KafkaSink) -> list[SinkTable]:
 
 def _table(sink: KafkaSink, table: TableRecord, schema: TableSchema) -> SinkTable:
     key = () if sink.envelope is SinkEnvelope.TRANSACTIONS else sink.key or schema.key
-    return SinkTable(table.local, table.upstream, schema, key, sink.topic_of(table.local))
+    return SinkTable(
+        table.local,
+        table.upstream,
+        schema,
+        key,
+        topic_name(table.upstream, prefix=sink.topic_prefix or "", fixed=sink.topic),
+    )
 
 
 def _sources(catalog: Catalog, sink: KafkaSink) -> list[SourceRecord]:
@@ -151,8 +159,18 @@ def create_sink(home: Path, catalog: Catalog, sink: KafkaSink, secrets: Mapping[
     try:
         seal(home, sink_secrets(sink.name), secrets)
         catalog.sinks.add(SinkRecord(sink.name, sink.source, sink.NAME, sink.model_dump_json()))
+        _retain(catalog, sink)
     finally:
         forget_unused(home, catalog)
+
+
+def _retain(catalog: Catalog, sink: KafkaSink) -> None:
+    """Retain history from now on, so that a sink without a snapshot has all changes after its creation."""
+    for source in catalog.parts(sink.source):
+        log = catalog.log(source.name)
+        if log.exists():
+            with closing(log.reader()) as reader:
+                reader.set_lease(sink_reader(sink.name), reader.frontiers().durable)
 
 
 def alter_sink(catalog: Catalog, name: str, options: Mapping[str, Any]) -> None:
@@ -187,6 +205,7 @@ def complete_drops(home: Path, catalog: Catalog) -> None:
 def complete_drop(home: Path, catalog: Catalog, record: SinkRecord) -> None:
     """Release the history that a stopped sink retains, and remove the sink and its secrets."""
     for source in catalog.parts(record.source):
+        remove_progress(home, record.name, source.name)
         log = catalog.log(source.name)
         if log.exists():
             with closing(log.reader()) as reader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -18,11 +18,13 @@ from penstock.changelog.interface import ChangeLogReader, Frontiers, LoggedTable
 from penstock.engine.catalog_records import debt_of, instance_of
 from penstock.engine.lifecycle import HALF
 from penstock.engine.locks import holder
+from penstock.engine.sink_progress import SinkProgress, sink_progress
 from penstock.engine.sinks import sink_of
 from penstock.errors import HistoryExpiredError
 from penstock.layout import state_path
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sinks.kafka.spec import KafkaSink
 
 __all__ = [
     "DebtStatus",
@@ -120,10 +122,10 @@ class DebtStatus:
 class SinkStatus:
     """The status of one sink.
 
-    `table` is None if it writes all tables of its source, and `into` names its topics and brokers. While the home runs,
-    `position` is the position up to which it has written, `behind` the number of row images in the log after it,
+    `table` is None if it writes all tables of its source, and `into` names its topics and brokers. `position` is the
+    position up to which it has written (one for each shard), `behind` the number of row images in the log after it,
     `lag_ms` the time from the commit of the last written transaction until it was written, and `messages` the number of
-    messages since the sink was started.
+    messages since the sink was last started. They are None before the first start.
     """
 
     name: str
@@ -167,11 +169,23 @@ def home_status(home: Path, catalog: Catalog) -> HomeStatus:
     running = holder(home)
     sources = [_source(home, catalog, record, running) for record in catalog.sources()]
     debts = [_debt(debt) for debt in catalog.debts()]
-    return HomeStatus(_VERSION, str(home), running, sources, debts, [_sink(record) for record in catalog.sinks.all()])
+    return HomeStatus(_VERSION, str(home), running, sources, debts, _sinks(home, catalog))
 
 
-def _sink(record: SinkRecord) -> SinkStatus:
+def _sinks(home: Path, catalog: Catalog) -> list[SinkStatus]:
+    return [_sink(catalog, record, _sink_reports(home, catalog, record)) for record in catalog.sinks.all()]
+
+
+def _sink_reports(home: Path, catalog: Catalog, record: SinkRecord) -> dict[str, SinkProgress]:
+    """Return what a sink last reported, for each source or shard of which it has written a position."""
+    parts = [part.name for part in catalog.parts(record.source)]
+    reports = {part: sink_progress(home, record.name, part) for part in parts}
+    return {part: report for part, report in reports.items() if report is not None}
+
+
+def _sink(catalog: Catalog, record: SinkRecord, reports: Mapping[str, SinkProgress]) -> SinkStatus:
     sink = sink_of(record)
+    latencies = [report.latency_ms for report in reports.values() if report.latency_ms is not None]
     return SinkStatus(
         name=record.name,
         source=record.source,
@@ -180,9 +194,30 @@ def _sink(record: SinkRecord) -> SinkStatus:
         envelope=sink.envelope.value,
         format=sink.format.value,
         state=record.state.value,
+        position=" ".join(str(report.position) for report in reports.values()) or None,
+        behind=_sum(_sink_behind(catalog, sink, part, report.position) for part, report in reports.items()),
+        lag_ms=max(latencies, default=None),
+        messages=_sum(report.messages for report in reports.values()),
         error=record.error,
         hint=record.hint,
     )
+
+
+def _sum(numbers: Iterable[int]) -> int | None:
+    """Return the sum; None if there are no numbers."""
+    found = list(numbers)
+    return sum(found) if found else None
+
+
+def _sink_behind(catalog: Catalog, sink: KafkaSink, source: str, position: Lsn) -> int:
+    """Return the number of images that a sink has not delivered; 0 if that history was removed."""
+    log = catalog.log(source)
+    if not log.exists():
+        return 0
+    with closing(log.reader()) as reader:
+        durable = reader.frontiers().durable
+        tables = [table for table in catalog.tables(source) if sink.table in (None, table.local)]
+        return sum(_behind(reader, table.upstream, position, durable) for table in tables)
 
 
 def _debt(debt: Debt) -> DebtStatus:

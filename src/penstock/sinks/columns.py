@@ -40,7 +40,7 @@ from penstock.name_suggestions import nearest
 from penstock.sinks.redaction import Redaction, RedactionKind
 from penstock.sinks.value_formats import ValueFormats
 
-__all__ = ["ColumnOptions", "SinkColumns", "check_options", "columns_of_tables"]
+__all__ = ["ColumnOptions", "SinkColumns", "check_options", "columns_of_tables", "options_of_table"]
 
 _LISTED = 20
 """So many columns are listed in a hint."""
@@ -93,7 +93,7 @@ class SinkColumns:
         """Validate the options for this table alone; `columns_of_tables` is for a sink of several tables."""
         local = local or schema.table.name
         _check_names(options, {local: schema})
-        self._own = _options_of_table(options, local, schema)
+        self._own = options_of_table(options, local, schema)
         self._given, self._hash_key = schema.columns, hash_key
         self._outputs = _outputs(self._own, schema)
         self.columns: pa.Schema = pa.schema([output.field for output in self._outputs])
@@ -106,7 +106,7 @@ class SinkColumns:
         self._numbers[[output.index for output in self._outputs]] = np.arange(len(self._outputs))
         if self._own.needs_hash_key and not hash_key:
             message = f"redaction hash of table {local} requires a key"
-            raise UsageError(message, "Set the option hash key to a reference: env:NAME or file:PATH.")
+            raise UsageError(message, "Set option \"redact key\" to a reference: 'env:NAME' or 'file:PATH'.")
 
     def images(self, images: pa.RecordBatch) -> pa.RecordBatch:
         """Return images of the table with the columns of the sink."""
@@ -135,7 +135,7 @@ def check_options(options: ColumnOptions, schemas: Mapping[str, TableSchema]) ->
     """Validate the options of a sink of these tables, by local name; the hash key is not needed."""
     _check_names(options, schemas)
     for local, schema in schemas.items():
-        _outputs(_options_of_table(options, local, schema), schema)
+        _outputs(options_of_table(options, local, schema), schema)
 
 
 def columns_of_tables(
@@ -144,7 +144,7 @@ def columns_of_tables(
     """Validate the options for all tables of a sink, by local name, and return the columns of each table."""
     _check_names(options, schemas)
     return {
-        local: SinkColumns(_options_of_table(options, local, schema), schema, hash_key, local=local)
+        local: SinkColumns(options_of_table(options, local, schema), schema, hash_key, local=local)
         for local, schema in schemas.items()
     }
 
@@ -174,7 +174,7 @@ def _check_names(options: ColumnOptions, schemas: Mapping[str, TableSchema]) -> 
             raise UsageError(message, nearest(unknown, among, '"') or f"The columns are: {listed}.")
 
 
-def _options_of_table(options: ColumnOptions, local: str, schema: TableSchema) -> ColumnOptions:
+def options_of_table(options: ColumnOptions, local: str, schema: TableSchema) -> ColumnOptions:
     """Return the options that apply to a table, with the plain names of its columns."""
     columns = {name: _spellings(local, schema.table, name) for name in schema.columns.names}
 

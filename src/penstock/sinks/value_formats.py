@@ -150,8 +150,6 @@ def value_texts(values: pa.Array, column: str) -> pa.LargeStringArray:
     if pa.types.is_decimal(kind):
         return _decimal_texts(values)
     _check_calendar(values, column)
-    if pa.types.is_timestamp(kind):
-        return _timestamp_texts(values)
     texts = encode_json(values) if kind.num_fields else pc.utf8_trim(encode_json(values), '"')
     return pc.if_else(values.is_valid(), texts, pa.scalar(None, _LARGE_TEXT))
 
@@ -184,14 +182,6 @@ def _epoch_ticks(values: pa.Array, per_second: int, column: str) -> pa.Int64Arra
         return pc.multiply(ticks, pa.scalar(per_second // given, pa.int64()))
     rounded = ticks.fill_null(0).to_numpy() // (given // per_second)
     return pa.array(rounded, pa.int64(), mask=ticks.is_null().to_numpy(zero_copy_only=False))
-
-
-def _timestamp_texts(values: pa.TimestampArray) -> pa.LargeStringArray:
-    """Return timestamps of four-digit years in ISO 8601. Arrow is ten times as fast without a time zone."""
-    is_utc = values.type.tz == "UTC"
-    texts = (values.view(pa.timestamp(values.type.unit)) if is_utc else values).cast(_LARGE_TEXT)
-    texts = pc.binary_replace_slice(texts, 10, 11, "T")
-    return pc.binary_join_element_wise(texts, pa.scalar("Z" if is_utc else "", _LARGE_TEXT), pa.scalar("", _LARGE_TEXT))
 
 
 def _decimal_texts(values: pa.Array) -> pa.LargeStringArray:

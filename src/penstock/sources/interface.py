@@ -113,6 +113,10 @@ class InstanceConfig(BaseModel, ABC):
     def place(self) -> str:
         """Describe the origin of its data for users, without secrets."""
 
+    def database_name(self) -> str:
+        """Return the name of the upstream database, which the messages of some sinks contain; empty if it has none."""
+        return ""
+
     def reading(self, log: ChangeLog, state: Path) -> ChangeLog:
         """Return the log for readers: a wrapper if the changes themselves are stored elsewhere.
 

@@ -161,12 +161,8 @@ def test_hashes_require_a_key_once_secrets_are_stored() -> None:
     sink(redact={"email": "hash"}, redact_key="env:KEY").require_secrets()
 
 
-def test_topics_records_and_subjects() -> None:
-    assert sink().topic_of("orders") == "orders"
+def test_records_and_subjects() -> None:
     prefixed = {"topic": None, "topic_prefix": "shop.", "schema_registry": REGISTRY}
-    assert sink(**prefixed).topic_of("orders") == "shop.orders"
-    with pytest.raises(UsageError, match="invalid topic name"):
-        sink(**prefixed).topic_of("my orders")
     assert sink().subjects("t", UPSTREAM, has_key=True) == []
     assert sink(**prefixed).subjects("t", UPSTREAM, has_key=True) == ["t-key", "t-value"]
     records = sink(**prefixed, subject_strategy="record", envelope="debezium")

@@ -109,7 +109,7 @@ def test_settings_that_brokers_reject(topics: Topics, wanted: TopicSettings, hin
     [
         TopicSettings(partitions=0),
         TopicSettings(replication=-1),
-        TopicSettings(cleanup_policy="compacted"),  # type: ignore[arg-type]
+        TopicSettings(cleanup_policy="compacted"),
         TopicSettings(cleanup_policy="compact", configs={"cleanup.policy": "delete"}),
     ],
 )

@@ -75,10 +75,15 @@ def _scalar_texts(values: pa.Array) -> pa.LargeStringArray:
         return _escaped(values.cast(_TEXT))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return encode_base64(values.cast(pa.large_binary())).cast(_TEXT)
-    texts = values.cast(_TEXT)
-    if pa.types.is_timestamp(kind):
-        return pc.replace_substring(texts, " ", "T", max_replacements=1)
-    return texts
+    return _timestamps(values) if pa.types.is_timestamp(kind) else values.cast(_TEXT)
+
+
+def _timestamps(values: pa.TimestampArray) -> pa.LargeStringArray:
+    """Return timestamps in ISO 8601. Arrow prints them ten times as fast without a time zone."""
+    is_utc = values.type.tz == "UTC"
+    texts = (values.view(pa.timestamp(values.type.unit)) if is_utc else values).cast(_TEXT)
+    texts = pc.replace_substring(texts, " ", "T", max_replacements=1)
+    return _joined([texts, "Z"]) if is_utc else texts
 
 
 def _objects(kind: pa.StructType, children: list[pa.Array], count: int) -> pa.LargeStringArray:

@@ -35,7 +35,6 @@ from penstock.kafka_client.connection import (
 from penstock.kafka_client.option_values import Word, reject_unsupported
 from penstock.kafka_client.secrets import SecretOption
 from penstock.kafka_client.tls import SaslOptions, SslOptions
-from penstock.model import TableName
 from penstock.name_suggestions import nearest
 from penstock.sources.interface import is_name
 from penstock.sql.syntax.names import Name
@@ -45,6 +44,7 @@ from penstock.units import parse_duration
 
 if TYPE_CHECKING:
     from penstock.formats import RegistryAddress
+    from penstock.model import TableName
 
 __all__ = [
     "POSITIONS_TOPIC",
@@ -155,7 +155,7 @@ class KafkaSinkSqlOptions(BaseModel):
         default=None, description="the topic for all messages"
     )
     topic_prefix: Annotated[str | None, Keyword("TOPIC PREFIX", one_of="topics")] = Field(
-        default=None, description="a topic for each table instead: this prefix, followed by the name of the table"
+        default=None, description="a topic for each table instead: this prefix, followed by schema.table"
     )
     key: Annotated[tuple[str, ...], Listed(Name("column"))] = Field(
         default=(), description="columns of the message key; by default those of the primary key of the table"
@@ -397,13 +397,13 @@ class KafkaSink(KafkaSinkSqlOptions, KafkaSinkOptions):
         fields = {field: getattr(self, field) for field in KafkaSinkOptions.model_fields}
         return with_fields(KafkaSinkOptions.model_construct(None, **fields), allow_literal_secrets=False)
 
-    def topic_of(self, table: str) -> str:
-        """Return the topic for the changes of a table, by its local name; raise `UsageError` for an invalid name."""
-        return self.topic if self.topic is not None else checked_topic(f"{self.topic_prefix}{table}")
+    def server_name(self) -> str:
+        """Return Debezium's logical name of the server: the prefix of topics, or the name of the source."""
+        return (self.topic_prefix or "").rstrip(".-_") or self.source
 
     def record_names(self, upstream: TableName) -> tuple[str, str]:
         """Return the names of the records of keys and values of a table, by its upstream name, as Debezium has them."""
-        table = f"{self.source}.{upstream.schema}.{upstream.name}"
+        table = f"{self.server_name()}.{upstream.schema}.{upstream.name}"
         return f"{table}.Key", f"{table}.{'Envelope' if self.envelope is SinkEnvelope.DEBEZIUM else 'Value'}"
 
     def subjects(self, topic: str, upstream: TableName, *, has_key: bool) -> list[str]:

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
@@ -41,10 +41,11 @@ from confluent_kafka.cimpl import NewTopic
 from penstock.changelog.kafka.clients import MISSING, cause_of
 from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
 from penstock.name_suggestions import nearest
+from penstock.sinks.kafka.spec import CleanupPolicy
 from penstock.sinks.kafka.topic_names import check_topic_name
 from penstock.sources.findings import Finding, error, warning
 
-__all__ = ["CleanupPolicy", "TopicSettings", "check_topics", "ensure_positions_topic", "ensure_topics"]
+__all__ = ["TopicSettings", "check_topics", "ensure_positions_topic", "ensure_topics"]
 
 _LOG = logging.getLogger("penstock.kafka")
 _LOG.addHandler(logging.NullHandler())
@@ -76,8 +77,6 @@ _HINTS: dict[int, str] = {
 """Errors that a retry does not fix, and their hints."""
 _DENIED = KafkaError.TOPIC_AUTHORIZATION_FAILED
 
-CleanupPolicy = Literal["compact", "delete", "compact,delete"]
-
 
 @dataclass(frozen=True)
 class TopicSettings:
@@ -86,10 +85,10 @@ class TopicSettings:
     create: bool = True
     """Whether it is created; otherwise it must exist."""
     partitions: int | None = None
-    """1 if None."""
+    """The default of the brokers if None."""
     replication: int | None = None
     """The default of the brokers if None."""
-    cleanup_policy: CleanupPolicy | None = None
+    cleanup_policy: str | None = None
     """The default of the brokers if None. ENVELOPE UPSERT needs compact."""
     configs: Mapping[str, str] = field(default_factory=dict)
     """Other settings of the topic."""
@@ -100,7 +99,7 @@ class TopicSettings:
             if number is not None and number < 1:
                 message = f"invalid {option} of a topic: {number}"
                 raise UsageError(message, "Use 1 or more.")
-        known: tuple[str, ...] = get_args(CleanupPolicy)
+        known = tuple(policy.value for policy in CleanupPolicy)
         if self.cleanup_policy is not None and self.cleanup_policy not in known:
             message = f'unknown cleanup policy "{self.cleanup_policy}"'
             raise UsageError(message, nearest(self.cleanup_policy, known) or f"Use one of: {' | '.join(known)}.")
@@ -115,18 +114,18 @@ class TopicSettings:
         return {**policy, **self.configs}
 
     def _new_topic(self, name: str) -> NewTopic:
-        replication = _BROKER_DEFAULT if self.replication is None else self.replication
-        return NewTopic(name, self.partitions or 1, replication, config=self.config)
+        partitions, replication = (number or _BROKER_DEFAULT for number in (self.partitions, self.replication))
+        return NewTopic(name, partitions, replication, config=self.config)
 
     def _command(self, name: str, brokers: str) -> str:
         """Return the command that creates the topic."""
+        partitions = "" if self.partitions is None else f" --partitions {self.partitions}"
         replication = "" if self.replication is None else f" --replication-factor {self.replication}"
         configs = "".join(f" --config {key}={value}" for key, value in self.config.items())
-        created = f"kafka-topics.sh --bootstrap-server {brokers} --create --topic {name}"
-        return f"{created} --partitions {self.partitions or 1}{replication}{configs}"
+        return f"kafka-topics.sh --bootstrap-server {brokers} --create --topic {name}{partitions}{replication}{configs}"
 
 
-_POSITIONS = TopicSettings(cleanup_policy="compact", configs={"unclean.leader.election.enable": "false"})
+_POSITIONS = TopicSettings(partitions=1, cleanup_policy="compact", configs={"unclean.leader.election.enable": "false"})
 
 
 def ensure_topics(

@@ -20,8 +20,9 @@ messages are passed in portions that fit.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -35,10 +36,12 @@ from penstock.errors import DefiniteError, PenstockError, TransientError
 
 __all__ = ["TopicMessages", "TransactionWriter"]
 
+_LOG = logging.getLogger("penstock.kafka")
+_LOG.addHandler(logging.NullHandler())
 _QUEUE_MESSAGES, _PORTION_MESSAGES = 200_000, 10_000
 _QUEUE_KILOBYTES = 512 << 10
 _PORTION_BYTES = 16 << 20
-_TRANSACTION_MS = 60_000
+_TRANSACTION_MS = 300_000
 _POLL_SECONDS = 0.1
 _TOO_LARGE = "Increase max.message.bytes of the topic, or exclude large columns from the sink."
 _HINTS = {
@@ -79,14 +82,15 @@ class TransactionWriter:
 
     def __init__(self, settings: Mapping[str, Any], sink: str, positions: str, *, limit: int = 1 << 20) -> None:
         """Create a writer. `settings` connect a client; `positions` is a topic; `limit` is the largest message."""
-        self._settings, self._sink, self._positions = settings, sink, positions
+        self._settings = {**settings, "logger": _LOG}
+        self._sink, self._positions = sink, positions
         self._topics: set[str] = set()
         """The topics that exist, as far as known."""
         self._producer = Producer(
             {
                 "compression.type": "lz4",
                 "linger.ms": 5,
-                **settings,
+                **self._settings,
                 "transactional.id": f"penstock-sink-{sink}",
                 "transaction.timeout.ms": _TRANSACTION_MS,
                 "acks": "all",
@@ -103,17 +107,22 @@ class TransactionWriter:
             self._producer.init_transactions(seconds)
             return self._last_position(time.monotonic() + seconds)
 
-    def write(self, messages: Sequence[TopicMessages], position: bytes, seconds: float) -> None:
-        """Write messages and the position after them, all or nothing, or raise; the writer is then unusable."""
-        deadline = time.monotonic() + seconds
+    def write(self, messages: Iterable[TopicMessages], position: bytes, seconds: float) -> int:
+        """Write messages and the position after them, all or nothing; return the number of messages.
+
+        After an error the writer is unusable.
+        """
+        deadline, written = time.monotonic() + seconds, 0
         with self._translated_errors():
-            self._require_topics({each.topic for each in messages}, seconds)
             self._producer.begin_transaction()
             for each in messages:
+                self._require_topic(each.topic, seconds)
                 for portion in each.portions():
                     self._send(portion, deadline)
+                written += len(each)
             self._producer.produce(self._positions, position, self._sink.encode(), partition=0)
             commit_transaction(self._producer, deadline)
+        return written
 
     def close(self) -> None:
         """Discard the producer; a pending transaction is aborted."""
@@ -122,15 +131,15 @@ class TransactionWriter:
         with suppress(KafkaException):
             self._producer.abort_transaction(1.0)
 
-    def _require_topics(self, names: set[str], seconds: float) -> None:
+    def _require_topic(self, name: str, seconds: float) -> None:
         """Raise an error for a topic that does not exist; the client would wait for it until the time is over.
 
         All topics are listed: a request for one topic may create it, with the broker's default settings.
         """
-        if not names <= self._topics:
+        if name not in self._topics:
             self._topics = set(self._producer.list_topics(timeout=seconds).topics)
-        for missing in sorted(names - self._topics):
-            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, f"topic {missing} does not exist"))
+        if name not in self._topics:
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, f"topic {name} does not exist"))
 
     def _send(self, portion: TopicMessages, deadline: float) -> None:
         """Pass messages to the client's queue, once it has room for all of them."""

@@ -20,6 +20,7 @@ from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.connection import (
     connect,
     connect_replication,
+    database_name,
     place,
     translate_errors,
     translate_prepare_errors,
@@ -309,6 +310,10 @@ class PostgresInstanceConfig(InstanceConfig):
     def place(self) -> str:
         """Return host, port and database."""
         return place(self.connection)
+
+    def database_name(self) -> str:
+        """Return the database of the connection."""
+        return database_name(self.connection)
 
     def shares_external_objects(self, other: InstanceConfig) -> bool:
         """Return whether another source uses the same slot."""

@@ -65,6 +65,7 @@ __all__ = [
     "connect_replication",
     "connection_error",
     "connection_failure",
+    "database_name",
     "disable_timeouts",
     "find_pooler",
     "login_sqlstate",
@@ -128,8 +129,13 @@ def place(conninfo: str) -> str:
     host = parameters.get("host") or parameters.get("hostaddr")
     if not host and parameters.get("service"):
         return f"service {parameters['service']}"
-    database = parameters.get("dbname") or parameters.get("user") or ""
-    return f"{host or 'localhost'}:{parameters.get('port') or 5432}/{database}"
+    return f"{host or 'localhost'}:{parameters.get('port') or 5432}/{database_name(conninfo)}"
+
+
+def database_name(conninfo: str) -> str:
+    """Return the database of a connection; empty if only libpq's service file names it."""
+    parameters = conninfo_to_dict(conninfo)
+    return str(parameters.get("dbname") or parameters.get("user") or "")
 
 
 class _Connection(psycopg.Connection[Any]):

@@ -17,7 +17,7 @@ Capture of a table continues only if the value is proven; an unknown value stops
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -96,7 +96,8 @@ def _describe(
         comment=found.comment,
         added=True,
         missing=found.missing if found.has_missing else None,
-        declaration=Declaration.parse(found.declaration),
+        # Optional: readers of earlier messages do not have it, and a required field would be incompatible with them.
+        declaration=replace(Declaration.parse(found.declaration), not_null=False),
     )
     return _supported(column)
 

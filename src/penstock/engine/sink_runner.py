@@ -1,0 +1,213 @@
+"""A running sink: one thread for each sink and source, which delivers the changes of the source's log.
+
+::
+
+    TransientError        shown with the sink, and retried at least every 5 s: brokers or registry do not respond
+    DefiniteError         the sink fails, and stops until it is altered, or the home is started again; capture, apply
+                          and other sinks continue
+    any other exception   shown with the sink; retried, every minute in the end
+
+The thread ends when the sink is altered or dropped; the running home starts it again with its new options.
+
+**Retention.** The sink is a registered reader of the log, so history is retained for it while it is behind, stopped or
+failed. With the option ``retain limit``, that ends when the first change that it has not delivered is older: the sink
+fails, and its history is released.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection
+from contextlib import closing, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from penstock.catalog.sinks import SinkRecord
+from penstock.catalog.states import SinkState
+from penstock.catalog.store import Catalog
+from penstock.engine.catalog_records import instance_of
+from penstock.engine.error_policy import LONGEST_TRANSIENT_PAUSE, Tries, explained
+from penstock.engine.sink_progress import SinkProgress, write_progress
+from penstock.engine.sink_tables import CatalogTables
+from penstock.engine.sinks import complete_drop, sink_of, sink_reader
+from penstock.engine.table import Progress
+from penstock.engine.table_names import named_source, named_table
+from penstock.errors import HistoryExpiredError, PenstockError, TransientError
+from penstock.model import TableName
+from penstock.positions import Lsn
+from penstock.sinks.delivery import Delivery, ImageNeeds
+from penstock.sinks.kafka.output import KafkaOutput, SinkSource
+from penstock.sinks.kafka.spec import SinkEnvelope
+
+__all__ = ["SinkRunner", "SinkRunners", "enforce_retain_limit"]
+
+_OPEN_SECONDS = 60.0
+_WAIT_SECONDS = 0.2
+_RECORD_SECONDS = 1.0
+
+
+class SinkRunner:
+    """Delivers the changes of one source, or of one shard, to one sink, until `stop`."""
+
+    def __init__(self, home: Path, catalog: Catalog, record: SinkRecord, source: str, progress: Progress) -> None:
+        self._home, self._catalog, self._source, self._progress = home, catalog, source, progress
+        self._record = record
+        self._sink = sink_of(record)
+        self._stopping = threading.Event()
+        self._tries = Tries()
+        self._has_error = record.error is not None
+        self._thread = threading.Thread(target=self._run, name=f"penstock-sink-{record.name}-{source}", daemon=True)
+        self._thread.start()
+
+    @property
+    def spec(self) -> str:
+        """The options with which it runs."""
+        return self._record.spec
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread is running."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Stop after the current transaction, and wait for it."""
+        self.end()
+        self._thread.join()
+
+    def end(self) -> None:
+        """Stop after the current transaction, without waiting for it."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._deliver()
+            except TransientError as error:
+                self._tries.failed(longest=LONGEST_TRANSIENT_PAUSE)
+                self._note(error)
+            except PenstockError as error:
+                self._fail(error)
+                return
+            except Exception as error:
+                self._tries.failed()
+                self._note(explained(f"sink {self._record.name}", error, "Penstock retries it."))
+            self._stopping.wait(self._tries.pause)
+
+    def _deliver(self) -> None:
+        """Deliver changes until the sink is stopped."""
+        output = self._output()
+        delivery = Delivery(
+            sink_reader(self._record.name),
+            self._catalog.log(self._source),
+            CatalogTables(self._home, self._catalog, self._source, self._sink.table),
+            output,
+            snapshot=self._sink.snapshot,
+            needs=ImageNeeds(
+                whole_rows=self._sink.envelope is not SinkEnvelope.DEBEZIUM,
+                deletes_for_truncate=self._sink.envelope is SinkEnvelope.UPSERT,
+            ),
+        )
+        with closing(delivery):
+            delivery.open(_OPEN_SECONDS, started=self._source in self._record.started)
+            recorded = 0.0
+            while not self._stopping.is_set():
+                delivery.step(_WAIT_SECONDS)
+                self._worked()
+                if delivery.position is not None and time.monotonic() > recorded + _RECORD_SECONDS:
+                    self._record_progress(delivery.position.position, delivery.messages, output.latency_ms)
+                    recorded = time.monotonic()
+
+    def _output(self) -> KafkaOutput:
+        record = named_source(self._catalog, self._source)
+        database, shard = instance_of(record).database_name(), record.shard
+        return KafkaOutput(self._sink, self._record.id, SinkSource(self._source, database, self._local_name, shard))
+
+    def _local_name(self, table: TableName) -> str:
+        return named_table(self._catalog, self._source, str(table)).local
+
+    def _record_progress(self, position: Lsn, messages: int, latency_ms: float | None) -> None:
+        if self._source not in self._record.started:
+            self._catalog.sinks.mark_started(self._record.name, self._source)
+            self._record = replace(self._record, started=self._record.started | {self._source})
+        progress = SinkProgress(position, messages, latency_ms)
+        write_progress(self._home, self._record.name, self._source, progress)
+
+    def _worked(self) -> None:
+        self._tries.worked()
+        if self._has_error:
+            self._catalog.sinks.note_error(self._record.name)
+            self._has_error = False
+
+    def _note(self, error: PenstockError) -> None:
+        self._has_error = True
+        self._catalog.sinks.note_error(self._record.name, error.message, error.hint)
+
+    def _fail(self, error: PenstockError) -> None:
+        self._catalog.sinks.set_state(self._record.name, SinkState.FAILED, error=error.message, hint=error.hint)
+        self._progress(f"sink {self._record.name}: {error.message}")
+
+
+class SinkRunners:
+    """The sinks of a running home; used by one thread."""
+
+    def __init__(self, home: Path, catalog: Catalog, progress: Progress) -> None:
+        self._home, self._catalog, self._progress = home, catalog, progress
+        self._running: dict[tuple[str, str], SinkRunner] = {}
+        for record in catalog.sinks.all():
+            if record.state is SinkState.FAILED:  # its cause may be gone
+                catalog.sinks.set_state(record.name, SinkState.RUNNING)
+
+    def reconcile(self, sources: Collection[str]) -> None:
+        """Start, restart and end sinks as the catalog says; `sources` are those that run."""
+        records = self._catalog.sinks.all()
+        wanted = {
+            (record.name, part.name): record
+            for record in records
+            if record.state is SinkState.RUNNING
+            for part in self._catalog.parts(record.source)
+            if part.name in sources
+        }
+        for place, runner in list(self._running.items()):
+            if place not in wanted or wanted[place].spec != runner.spec:
+                runner.end()
+            if not runner.is_alive:
+                del self._running[place]
+        for place in wanted.keys() - self._running.keys():
+            self._running[place] = SinkRunner(self._home, self._catalog, wanted[place], place[1], self._progress)
+        for record in records:
+            self._settle(record)
+
+    def _settle(self, record: SinkRecord) -> None:
+        """Complete a drop, or end the retention for a sink that is too far behind."""
+        if record.state is not SinkState.DROPPING:
+            enforce_retain_limit(self._catalog, record)
+        elif not any(name == record.name for name, _ in self._running):
+            complete_drop(self._home, self._catalog, record)
+            self._progress(f"sink {record.name}: dropped")
+
+    def stop(self) -> None:
+        """Stop all sinks, each after its current transaction."""
+        for runner in self._running.values():
+            runner.end()
+        for runner in self._running.values():
+            runner.stop()
+
+
+def enforce_retain_limit(catalog: Catalog, record: SinkRecord) -> None:
+    """Release the history of a sink that is further behind than its option ``retain limit`` allows: the sink fails."""
+    limit = sink_of(record).retain_limit_span()
+    if limit is None:
+        return
+    for part in catalog.parts(record.source):
+        with closing(catalog.log(part.name).reader()) as reader:
+            held = next((lease.at for lease in reader.leases() if lease.reader == sink_reader(record.name)), None)
+            with suppress(HistoryExpiredError):  # all history is more recent
+                if held is not None and reader.position_at(datetime.now(UTC) - limit) > held:
+                    message = (
+                        f"sink {record.name} is further behind than its retain limit: history after {held} is released"
+                    )
+                    hint = "Drop the sink and create it again: it then begins with the present rows of its tables."
+                    catalog.sinks.set_state(record.name, SinkState.FAILED, error=message, hint=hint)
+                    reader.set_lease(sink_reader(record.name), None)
