@@ -49,7 +49,7 @@ UNIT = "p50_ms"
 _RATE = 50.0
 _QUICK_CHECKPOINTS = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}
 """Disables checksum files for local files: Hadoop starts a process (chmod) for each file that it creates."""
-_WARM_SECONDS = 15.0
+_WARM_SECONDS, _REFERENCE_SECONDS = 15.0, 10.0
 _PATIENCE = 120.0
 _TABLE = "CREATE TABLE event (id bigint PRIMARY KEY, name text NOT NULL, amount numeric(12,2), at timestamptz)"
 
@@ -105,7 +105,7 @@ def _measure(home: Home, url: str, folder: Path, warm: float, seconds: float) ->
     with _writing(url, 0):
         began, ended = _timed(lambda: seen.collected, warm, seconds)
     own = _batches(query)
-    floor = _reference(spark, folder / "reference")
+    floor = _reference(spark, folder / "reference", min(_REFERENCE_SECONDS, seconds))
     spark.stop()
     in_spark = (_latencies(found, began, ended) for found in (seen.called, seen.collected))
     return *in_spark, _tailed(home, url, folder / "tailed", seconds / 4), own, floor
@@ -164,11 +164,14 @@ def _started(rows: DataFrame, checkpoint: Path, seen: _Seen) -> StreamingQuery:
     return stream.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()
 
 
-def _reference(spark: SparkSession, checkpoint: Path) -> list[float]:
-    """Run Spark's rate source for a while; return the durations of its micro-batches."""
+def _reference(spark: SparkSession, checkpoint: Path, seconds: float) -> list[float]:
+    """Run Spark's rate source for `seconds`, or until it had rows; return the durations of its micro-batches."""
     rows = spark.readStream.format("rate").option("rowsPerSecond", "1000").load()
     query = _started(rows.selectExpr("timestamp AS _committed_at", "value"), checkpoint, _Seen())
-    time.sleep(10.0)
+    until = time.monotonic() + _PATIENCE
+    time.sleep(seconds)
+    while not any(progress["numInputRows"] for progress in query.recentProgress) and time.monotonic() < until:
+        time.sleep(0.2)
     return _batches(query)
 
 

@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.orders import COLUMNS
-from bench.rounds import Sample, Spread, alternate, median_ratio, print_environment, print_table, size, timed
+from bench.rounds import Sample, Spread, alternate, median_ratio, print_environment, print_table, size, timed, warm_rounds
 from penstock.changelog.chunk_codec import stored_schema
 from penstock.changelog.interface import Chunk, transaction_schema
 from penstock.changelog.sqlite.log import SqliteLog
@@ -97,7 +97,7 @@ def _measured(query: _Query, orders: _Table, others: _Table, rounds: int) -> dic
         "Delta": lambda _: timed(lambda: query(orders.plain(), others.plain()).collect()),
         "live": lambda _: timed(lambda: query(orders.live(), others.live()).collect()),
     }
-    alternate(candidates, 1)
+    alternate(candidates, warm_rounds())
     return alternate(candidates, rounds)
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from penstock.embedded.postgres import EmbeddedPostgres
 
-__all__ = ["Sample", "Spread", "alternate", "median_ratio", "print_environment", "print_table", "size", "timed"]
+__all__ = ["Sample", "Spread", "alternate", "median_ratio", "print_environment", "print_table", "size", "timed", "warm_rounds"]
 
 _SIZE = "PENSTOCK_BENCH_ROWS"
 _SETTINGS = ("server_version", "synchronous_commit", "fsync", "wal_sender_timeout")
@@ -52,6 +52,11 @@ def size(rows: int, rounds: int) -> tuple[int, int]:
     """Return the number of rows and rounds: the given ones, unless PENSTOCK_BENCH_ROWS is set (by a test)."""
     wanted = os.environ.get(_SIZE)
     return (int(wanted), 1) if wanted else (rows, rounds)
+
+
+def warm_rounds() -> int:
+    """Return the number of rounds that are not counted: 1, or none if PENSTOCK_BENCH_ROWS is set (by a test)."""
+    return 0 if os.environ.get(_SIZE) else 1
 
 
 def timed(work: Callable[[], object]) -> Sample:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
-from bench.rounds import Sample, Spread, alternate, median_ratio, print_table
+from bench.rounds import Sample, Spread, alternate, median_ratio, print_table, warm_rounds
 
 __all__ = ["RANDOM", "RECENT", "ScaledTable", "first_key", "growth_ratio"]
 
@@ -56,13 +56,14 @@ def _ratio(samples: dict[str, list[Sample]], tables: Sequence[ScaledTable]) -> f
 
 
 def _measured(tables: Sequence[ScaledTable], keys: str, rounds: int) -> dict[str, list[Sample]]:
-    """Alternate between all; the first round is not counted."""
+    """Alternate between all; the warm-up is not counted."""
+    warm = warm_rounds()
     candidates = {}
     for table in tables:
         candidates[f"{table.rows} penstock"] = table.apply_batches(keys)
         candidates[f"{table.rows} by hand"] = table.merge_by_hand(keys)
-    found = alternate({name: partial(_next, taken) for name, taken in candidates.items()}, rounds + 1)
-    return {name: samples[1:] for name, samples in found.items()}
+    found = alternate({name: partial(_next, taken) for name, taken in candidates.items()}, rounds + warm)
+    return {name: samples[warm:] for name, samples in found.items()}
 
 
 def _next(taken: Iterator[Sample], _: int) -> Sample:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROWS_IN_SPARK = {"apply": 2000, "latency": 2000, "live": 20_000, "read": 20_000, "snapshot": 20_000, "upsert": 2000}
+ROWS_IN_SPARK = {"apply": 1000, "latency": 1000, "live": 10_000, "read": 10_000, "snapshot": 10_000, "upsert": 1000}
 RUN_ALL = """
 import contextlib, io, json, os, sys, traceback
 from bench.__main__ import main
@@ -49,7 +49,7 @@ def bench(*arguments: str, rows: int = 2000) -> subprocess.CompletedProcess[str]
 def in_spark() -> dict[str, str]:
     """Return the output of each benchmark that needs Spark, after checking that all of them succeeded."""
     command = [sys.executable, "-c", RUN_ALL, json.dumps(ROWS_IN_SPARK)]
-    done = started(command, PENSTOCK_BENCH_SECONDS="5")
+    done = started(command, PENSTOCK_BENCH_SECONDS="2")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert {name: code for name, (code, _) in found.items()} == dict.fromkeys(ROWS_IN_SPARK, 0), done.stderr

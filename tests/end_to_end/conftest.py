@@ -38,6 +38,7 @@ class Penstock:
     home: Path
     url: str
     options: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     output: Path = field(init=False)
 
@@ -49,7 +50,11 @@ class Penstock:
         command += self.options
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
-                command, env=os.environ | BRIEF, stdout=output, stderr=output, start_new_session=True
+                command,
+                env=os.environ | BRIEF | self.environment,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
             )
 
     def require_running(self) -> None:

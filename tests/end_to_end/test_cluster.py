@@ -40,7 +40,7 @@ def follow(home: Path, folder: Path, master: str) -> dict[str, int]:
     environment = {
         **os.environ,
         **BRIEF,
-        "PYSPARK_SUBMIT_ARGS": f"--master {master} pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": f"--master {master} --conf spark.sql.shuffle.partitions=2 pyspark-shell",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     arguments = [str(home), "demo", TABLES, str(folder / "checkpoint"), str(folder / "output")]
@@ -87,9 +87,11 @@ def wait_for_position(penstock: Penstock, position: Lsn) -> None:
 
 def check(database: Database, penstock: Penstock, folder: Path, master: str) -> None:
     """Run the program under load, then once more; then compare its result with Postgres."""
+    penstock.options += tuple(f"--table={name}" for name in TABLES.split(","))
+    penstock.environment["PENSTOCK_APPLY_REST"] = "3"  # the program reads the log, and needs the cores
     penstock.start()
     wait_until_live(penstock)
-    with Load(database.url, rate=40):
+    with Load(database.url, rate=30):
         first = follow(penstock.home, folder, master)
     assert set(first) == set(TABLES.split(","))
     wait_for_position(penstock, Lsn.parse(database.execute("SELECT pg_current_wal_lsn()::text")[0][0]))

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from penstock.demo.scenario import bank_look, create_bank
 from penstock.home import Home
+from penstock.testing.cluster import BRIEF
 from penstock.testing.debezium import Converter, Debezium
 from penstock.testing.kafka import KafkaBroker, start_kafka
 from penstock.testing.postgres import start_postgres
@@ -51,7 +52,9 @@ class Running(Penstock):
     def start(self) -> None:
         command = [sys.executable, "-m", "penstock.cli", "run", self.url, "--home", str(self.home)]
         with self.output.open("ab") as output:
-            self.process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+            self.process = subprocess.Popen(
+                command, env=os.environ | BRIEF, stdout=output, stderr=output, start_new_session=True
+            )
 
 
 class Transfers:

@@ -20,7 +20,7 @@ def start_demo(folder: Path, *options: str) -> subprocess.Popen[str]:
     """Start the demo with its temporary files in a given folder, so that leftovers are found."""
     return subprocess.Popen(
         [sys.executable, "-m", "penstock.cli", "demo", *options],
-        env={**os.environ, **BRIEF, "TMPDIR": str(folder)},
+        env={**os.environ, **BRIEF, "PENSTOCK_APPLY_REST": "3", "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -43,7 +43,7 @@ def left_running(folder: Path) -> list[str]:
 
 @pytest.mark.timeout(900)
 def test_demo_verifies_every_table(short_folder: Path) -> None:
-    demo = start_demo(short_folder, "--seconds", "5", "--rate", "30")
+    demo = start_demo(short_folder, "--seconds", "2", "--rate", "20")
     output, _ = demo.communicate(timeout=2.5 * PATIENCE)
     assert demo.returncode == 0, output
     assert output.count("  equal") == 6, output

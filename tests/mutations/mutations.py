@@ -39,7 +39,7 @@ MUTATIONS = (
         file="src/penstock/sources/postgres/pgoutput/overlap.py",
         old="        self._verified = confirmed >= durable",
         new="        self._verified = True",
-        tests=("tests/sources/postgres/test_restored_data_directory.py::test_restored_wal_has_grown_past_the_log",),
+        tests=("tests/sources/postgres/test_overlap.py",),
     ),
     Mutation(
         name="membership-not-compared",
