@@ -21,7 +21,7 @@ from penstock.testing.postgres import start_postgres
 from penstock.testing.thread_capture import ThreadCapture
 from penstock.testing.waiting import until
 from tests.lanes import LaneNames, Lanes, divide
-from tests.postgres_only import POSTGRES_ONLY, needs_postgres
+from tests.postgres_only import POSTGRES_ONLY, VERSION_ONLY, needs_postgres, needs_version
 from tests.seeds import EXPLORE
 from tests.servers import PLUGIN, ServerClient, ServerOwner, SharedBroker, SharedRegistry, servers_of
 from tests.time_budget import TimeBudget, skip_after_deadline
@@ -48,8 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option for runs on another Postgres version: skip tests that need no server."""
+    """Add the options for runs on another Postgres version: skip tests that need no server, or any version of it."""
     parser.addoption(POSTGRES_ONLY, action="store_true", help="run only the tests that talk to a Postgres server")
+    parser.addoption(VERSION_ONLY, action="store_true", help="run no tests with the marker any_version")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -57,6 +58,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselect tests that need no Postgres, if requested; divide the others into lanes for the workers."""
     if config.getoption(POSTGRES_ONLY):
         items[:] = [item for item in items if needs_postgres(item)]
+    if config.getoption(VERSION_ONLY):
+        items[:] = [item for item in items if needs_version(item)]
     if hasattr(config, "workerinput"):
         divide(items, Path(config.workerinput["lanes"]))
 

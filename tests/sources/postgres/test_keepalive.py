@@ -50,6 +50,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return finished
 
 
+@pytest.mark.any_version("only the client sends feedback")
 @pytest.mark.parametrize(
     "rows",
     [

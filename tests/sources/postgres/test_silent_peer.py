@@ -71,6 +71,7 @@ def through(proxy: Proxy, database: Database, **settings: object) -> str:
     return make_conninfo("", **given)
 
 
+@pytest.mark.any_version("a proxy stops the traffic, and the client detects it")
 def test_capture_detects_a_silent_server_and_resumes(
     database: Database, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
