@@ -32,8 +32,8 @@ test: lint ## lint, types, and the fast tier of tests: every feature, on real Po
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not deep" tests
 
 test-deep: $(READY) ## the deep tier: kills, clusters, real Debezium, benchmarks, long random histories, Postgres 14 to 17
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m deep tests
-	$(BIN)/python -m tests.matrix --source $(filter-out 18,$(VERSIONS)) $(SIDE_BY_SIDE)
+	$(BIN)/python -m tests.matrix --source $(filter-out 18,$(VERSIONS)) $(SIDE_BY_SIDE) || matrix=failed; \
+		$(BIN)/pytest $(SIDE_BY_SIDE) -m deep tests && test -z "$$matrix"
 
 coverage: $(READY) ## line and branch coverage of both tiers; TIER=fast or TIER=deep for one
 	$(BIN)/coverage erase

@@ -28,7 +28,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.orders import COLUMNS
-from bench.rounds import Sample, Spread, alternate, median_ratio, print_environment, print_table, size, timed, warm_rounds
+from bench.rounds import (
+    Sample,
+    Spread,
+    alternate,
+    median_ratio,
+    print_environment,
+    print_table,
+    size,
+    timed,
+    warm_rounds,
+)
 from penstock.changelog.chunk_codec import stored_schema
 from penstock.changelog.interface import Chunk, transaction_schema
 from penstock.changelog.sqlite.log import SqliteLog

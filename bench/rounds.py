@@ -15,7 +15,17 @@ from rich.table import Table
 
 from penstock.embedded.postgres import EmbeddedPostgres
 
-__all__ = ["Sample", "Spread", "alternate", "median_ratio", "print_environment", "print_table", "size", "timed", "warm_rounds"]
+__all__ = [
+    "Sample",
+    "Spread",
+    "alternate",
+    "median_ratio",
+    "print_environment",
+    "print_table",
+    "size",
+    "timed",
+    "warm_rounds",
+]
 
 _SIZE = "PENSTOCK_BENCH_ROWS"
 _SETTINGS = ("server_version", "synchronous_commit", "fsync", "wal_sender_timeout")

@@ -5,7 +5,8 @@ does. Tests that need no server are deselected: their result does not depend on 
 versions (``-x``, ``-k …``) are passed to pytest.
 
 With ``--source``, two versions run at the same time: tests wait for servers, and need no Spark. The output of each
-version is printed when it has ended. A table at the end shows the result for each version; the exit code is 1 if any test failed.
+version is printed when it has ended. A table at the end shows the result for each version; the exit code is 1 if any
+test failed.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def bank(tmp_path: Path) -> Iterator[Bank]:
         with database.connect() as connection:
             create_shop(connection, customers=20)
             create_bank(connection, accounts=ACCOUNTS)
-        running = Penstock(tmp_path / "home", database.url)
+        running = Penstock(tmp_path / "home", database.url, ("--schema=bank",))
         running.start()
         yield Bank(database, running)
         if running.process is not None and running.process.poll() is None:

@@ -35,6 +35,8 @@ from tests.engine.shop import until
 MINUTES = float(os.environ.get("PENSTOCK_BANK_MINUTES", "0.5"))
 SEED = int(os.environ.get("PENSTOCK_BANK_SEED", "0"))
 ACCOUNTS = 20
+READS = 2
+"""Before each kill."""
 TABLES = ("bank.accounts", "bank.transfers")
 CHECK_QUERY = bank_look("avro.accounts", "avro.transfers")
 STATEMENTS = """
@@ -160,7 +162,7 @@ def test_every_read_of_the_bank_is_consistent(setup: Setup, spark: SparkSession)
     transfers = Transfers(setup.database.url)
     checks, transfers_seen, end = 0, 0, time.monotonic() + MINUTES * 60
     while time.monotonic() < end or setup.kills < 3:
-        for _ in range(3):
+        for _ in range(READS):
             (row,) = home.live(spark).sql(CHECK_QUERY).collect()
             assert (row.total, row.broken) == (total, 0)
             assert row.transfers >= transfers_seen, "the number of transfers never decreases"

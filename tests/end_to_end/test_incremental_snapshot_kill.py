@@ -27,7 +27,7 @@ pytestmark = pytest.mark.deep
 
 RUNS = int(os.environ.get("PENSTOCK_KILL_RUNS", "1"))
 KILLS = 2
-ROWS = 1500
+ROWS = 800
 
 
 @pytest.fixture

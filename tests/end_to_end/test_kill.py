@@ -21,6 +21,10 @@ from tests.end_to_end.conftest import Penstock
 
 pytestmark = pytest.mark.deep
 
+KILLS = int(os.environ.get("PENSTOCK_JVM_KILLS", "1"))
+THREE_TABLES = ("--table=bank.accounts", "--table=bank.transfers", "--table=shop.customers")
+"""Enough for tests about the process that is killed; `test_kills_lose_and_duplicate_nothing` captures all six."""
+
 
 def wait_for_snapshot(penstock_run: Penstock) -> Home:
     """Wait until all tables are live."""
@@ -84,6 +88,7 @@ def test_kills_lose_and_duplicate_nothing(penstock_run: Penstock, shop_and_bank:
 def test_kill_during_the_initial_snapshot_repeats_it(
     penstock_run: Penstock, shop_and_bank: Database, spark: SparkSession
 ) -> None:
+    penstock_run.options = THREE_TABLES
     with Load(shop_and_bank.url, rate=40):
         penstock_run.start()
         until(lambda: "copying" in penstock_run.output.read_text(), "the snapshot to start")
@@ -98,12 +103,16 @@ def test_kill_during_the_initial_snapshot_repeats_it(
 def test_killed_jvm_is_a_transient_error_at_any_time(
     penstock_run: Penstock, shop_and_bank: Database, spark: SparkSession
 ) -> None:
-    """During start, at random times of the initial snapshot and apply, and during shutdown: never shown as a defect."""
+    """During start, at random times of the initial snapshot and apply, and during shutdown: never shown as a defect.
+
+    ``PENSTOCK_JVM_KILLS`` is the number of kills during the snapshot, and during apply.
+    """
     rng = random.Random(18)
+    penstock_run.options = THREE_TABLES
     with Load(shop_and_bank.url, rate=40):
         penstock_run.start()
         assert penstock_run.kill_jvm() == 4, penstock_run.output.read_text()
-        for _ in range(2):
+        for _ in range(KILLS):
             before = penstock_run.output.read_text().count("for a snapshot")
             penstock_run.start()
             until(partial(penstock_run.has_printed, "for a snapshot", before + 1), "the snapshot to start")
@@ -111,7 +120,7 @@ def test_killed_jvm_is_a_transient_error_at_any_time(
             assert penstock_run.kill_jvm() == 4, penstock_run.output.read_text()
         penstock_run.start()
         home = wait_for_snapshot(penstock_run)
-        for _ in range(2):
+        for _ in range(KILLS):
             time.sleep(rng.uniform(0.0, 2.0))
             assert penstock_run.kill_jvm() == 4, penstock_run.output.read_text()
             penstock_run.start()

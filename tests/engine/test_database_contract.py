@@ -134,7 +134,7 @@ def transfers(upstream: Upstream) -> Iterator[Callable[[], int]]:
                 connection.execute(f"UPDATE notes SET id = {1000 + number} WHERE id = {number} AND id <> {QUIET}")
                 connection.commit()
                 done[0] += 1
-                stop.wait(0.005)
+                stop.wait(0.02)
 
     def run() -> None:
         try:
@@ -238,8 +238,9 @@ def test_dropped_trigger_stops_the_tables(upstream: Upstream, tmp_path: Path, in
     ("upstream", "chunked"), [("postgres", False), ("sqlite", True)], indirect=["upstream"], ids=["postgres", "sqlite"]
 )
 def test_capture_repair_and_drop_in_spark(
-    upstream: Upstream, tmp_path: Path, spark: SparkSession, chunked: bool
+    upstream: Upstream, tmp_path: Path, spark: SparkSession, chunked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PENSTOCK_APPLY_REST", "3")  # the default: repairs and verify need the cores
     home, store = Home(tmp_path / "home"), SparkTables(spark)
     check_capture(upstream, home, store, chunked=chunked)
     with live(home, store), transfers(upstream):

@@ -38,16 +38,14 @@ def test_slot_at_the_end_of_the_log_needs_no_check() -> None:
     assert overlap(DURABLE).confirmable(Lsn(400)) == Lsn(400)
 
 
-@pytest.mark.parametrize(
-    "other", [replace(LAST, lsn=Lsn(201)), replace(LAST, xid=8), replace(LAST, committed_at=1001)]
-)
+@pytest.mark.parametrize("other", [replace(LAST, lsn=Lsn(201)), replace(LAST, xid=8), replace(LAST, committed_at=1001)])
 def test_other_commit_in_place_of_the_last_is_another_history(other: Commit) -> None:
-    with pytest.raises(DefiniteError, match="another history .* differs from the last commit of the log"):
+    with pytest.raises(DefiniteError, match=r"another history .* differs from the last commit of the log"):
         check(overlap(), other)
 
 
 def test_last_commit_that_is_not_sent_is_another_history() -> None:
-    with pytest.raises(DefiniteError, match="another history .* does not resend the last transaction"):
+    with pytest.raises(DefiniteError, match=r"another history .* does not resend the last transaction"):
         overlap().advance(DURABLE)
 
 
@@ -56,7 +54,7 @@ def test_change_where_the_log_has_none_is_another_history() -> None:
     found = overlap()
     check(found, LAST)
     check(found, new, changing=False)
-    with pytest.raises(DefiniteError, match="another history .* which reaches further, does not have"):
+    with pytest.raises(DefiniteError, match=r"another history .* which reaches further, does not have"):
         check(found, new)
     confirmed_beyond = overlap(Lsn(220))
     with pytest.raises(DefiniteError, match="which reaches further, does not have"):
