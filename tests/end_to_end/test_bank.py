@@ -30,8 +30,8 @@ from tests.end_to_end.test_kill import wait_for_snapshot
 
 pytestmark = pytest.mark.deep
 
-MINUTES = float(os.environ.get("PENSTOCK_BANK_MINUTES", "0.5"))
-PASTS = int(os.environ.get("PENSTOCK_BANK_PASTS", "5"))
+MINUTES = float(os.environ.get("PENSTOCK_BANK_MINUTES", "0.25"))
+PASTS = int(os.environ.get("PENSTOCK_BANK_PASTS", "3"))
 SEED = int(os.environ.get("PENSTOCK_BANK_SEED", "0"))
 ACCOUNTS = 50
 RATE = 40
@@ -97,7 +97,7 @@ def bank(tmp_path: Path) -> Iterator[Bank]:
         with database.connect() as connection:
             create_shop(connection, customers=20)
             create_bank(connection, accounts=ACCOUNTS)
-        running = Penstock(tmp_path / "home", database.url, ("--schema=bank",))
+        running = Penstock(tmp_path / "home", database.url, ("--schema=bank",), {"PENSTOCK_APPLY_REST": "1"})
         running.start()
         yield Bank(database, running)
         if running.process is not None and running.process.poll() is None:

@@ -32,11 +32,13 @@ from tests.conftest import Database
 from tests.end_to_end.conftest import Penstock
 from tests.engine.shop import until
 
-MINUTES = float(os.environ.get("PENSTOCK_BANK_MINUTES", "0.5"))
+MINUTES = float(os.environ.get("PENSTOCK_BANK_MINUTES", "0.25"))
 SEED = int(os.environ.get("PENSTOCK_BANK_SEED", "0"))
 ACCOUNTS = 20
 READS = 2
 """Before each kill."""
+APPLY = {"PENSTOCK_APPLY_REST": "1"}
+"""Less than in production, and enough for the reads beside it."""
 TABLES = ("bank.accounts", "bank.transfers")
 CHECK_QUERY = bank_look("avro.accounts", "avro.transfers")
 STATEMENTS = """
@@ -55,7 +57,7 @@ class Running(Penstock):
         command = [sys.executable, "-m", "penstock.cli", "run", self.url, "--home", str(self.home)]
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
-                command, env=os.environ | BRIEF, stdout=output, stderr=output, start_new_session=True
+                command, env=os.environ | BRIEF | APPLY, stdout=output, stderr=output, start_new_session=True
             )
 
 

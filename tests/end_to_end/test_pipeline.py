@@ -22,7 +22,7 @@ from penstock.positions import Lsn
 from penstock.testing.waiting import PATIENCE, until
 from tests.conftest import Database
 
-READS = int(os.environ.get("PENSTOCK_LOOKS", "24"))
+READS = int(os.environ.get("PENSTOCK_LOOKS", "12"))
 """How often the bank is read."""
 
 
