@@ -29,9 +29,8 @@ CREATE TABLE notes (line text); ALTER TABLE notes REPLICA IDENTITY FULL
 
 
 @pytest.fixture
-def shop(database: Any, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+def shop(database: Any, tmp_path: Path, spark: SparkSession) -> Iterator[Home]:
     """A running home with the tables of `churn`, live."""
-    monkeypatch.setenv("PENSTOCK_APPLY_REST", "3")  # the default: repairs and verify need the cores
     database.execute(fill(ROWS) + FILL_UNTOUCHED)
     home = Home(tmp_path / "home")
     home.create(database.url, "shop")
