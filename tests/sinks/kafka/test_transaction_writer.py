@@ -92,6 +92,24 @@ def test_next_writer_ends_the_pending_transaction_of_a_writer_that_died(
     assert setup.committed() == {b"a": [b"1", b"2"]}
 
 
+def test_position_behind_the_open_transaction_of_another_sink_is_found(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = setup.writer()
+    first.open(PATIENCE)
+    first.write([], b"10", PATIENCE)
+    other = TransactionWriter(setup.settings, unique("other"), setup.positions)
+    other.open(PATIENCE)
+    with monkeypatch.context() as patched:  # it is slow: its position is written, and not committed yet
+        patched.setattr(transaction_writer, "commit_transaction", lambda producer, _: producer.flush(PATIENCE))
+        other.write([], b"99", PATIENCE)
+    first.write(setup.messages((b"a", b"1")), b"20", PATIENCE)
+    with pytest.raises(TransientError, match="does not end"):
+        setup.writer().open(3.0)
+    other.close()
+    assert setup.writer().open(PATIENCE) == b"20"
+
+
 def test_earlier_writer_is_fenced(setup: Setup) -> None:
     first, second = setup.writer(), setup.writer()
     first.open(PATIENCE)

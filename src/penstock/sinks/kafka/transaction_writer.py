@@ -11,7 +11,8 @@ with its name as key.
 
 **Fencing.** The transactional id belongs to the sink. `open` makes the brokers reject every earlier producer with this
 id, and waits until its pending transaction has ended. The position is read after that, so no transaction of another
-writer can follow it.
+writer can follow it. Other sinks may have open transactions in the topic of positions; these are waited for, because
+committed messages behind them cannot be read yet.
 
 **Order.** Messages of a partition keep the order in which they are given: the producer is idempotent, and partitions
 follow from keys, as in Java clients. The client's queue never rejects a message, which would change the order, because
@@ -33,6 +34,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from penstock.changelog.kafka.clients import cause_of, is_fenced
 from penstock.changelog.kafka.session import commit_transaction, unwrap_fatal_errors
 from penstock.errors import DefiniteError, PenstockError, TransientError
+from penstock.kafka_offsets import require_watermarks
 
 __all__ = ["TopicMessages", "TransactionWriter"]
 
@@ -43,6 +45,7 @@ _QUEUE_KILOBYTES = 512 << 10
 _PORTION_BYTES = 16 << 20
 _TRANSACTION_MS = 300_000
 _POLL_SECONDS = 0.1
+_REQUEST_SECONDS = 5.0
 _TOO_LARGE = "Increase max.message.bytes of the topic, or exclude large columns from the sink."
 _HINTS = {
     KafkaError.MSG_SIZE_TOO_LARGE: _TOO_LARGE,
@@ -155,28 +158,47 @@ class TransactionWriter:
         self._producer.poll(0)
 
     def _last_position(self, deadline: float) -> bytes | None:
-        """Read the last committed position of this sink."""
-        settings = {
-            **self._settings,
-            "group.id": f"penstock-sink-{self._sink}",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-        }
+        """Read the last committed position of this sink.
+
+        A consumer of committed messages stops before the oldest open transaction of any sink. A position of this sink
+        may be behind that, so it reads up to the present end of the topic, and waits for open transactions to end.
+        """
         found: bytes | None = None
-        with closing(Consumer(settings)) as reader:
+        end = self._end_of_positions(deadline)
+        with closing(Consumer(self._consumer_settings("read_committed"))) as reader:
             reader.assign([TopicPartition(self._positions, 0, 0)])
             while time.monotonic() < deadline:
                 for message in reader.consume(1000, _POLL_SECONDS):
                     error = message.error()
                     if error is None:
                         found = message.value() if message.key() == self._sink.encode() else found
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        return found
-                    else:
+                    elif error.code() != KafkaError._PARTITION_EOF:
                         raise KafkaException(error)
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                    elif (message.offset() or 0) >= end:
+                        return found
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "a transaction in the positions topic does not end"))
+
+    def _end_of_positions(self, deadline: float) -> int:
+        """Return the end of the positions topic, including open transactions; try again while brokers elect a leader."""
+        place = TopicPartition(self._positions, 0)
+        with closing(Consumer(self._consumer_settings("read_uncommitted"))) as reader:
+            while True:
+                try:
+                    return require_watermarks(reader.get_watermark_offsets(place, timeout=_REQUEST_SECONDS))[1]
+                except KafkaException as error:
+                    if cause_of(error).code() in _HINTS or time.monotonic() > deadline:
+                        raise
+                reader.poll(_POLL_SECONDS)
+
+    def _consumer_settings(self, isolation: str) -> dict[str, Any]:
+        return {
+            **self._settings,
+            "group.id": f"penstock-sink-{self._sink}",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
