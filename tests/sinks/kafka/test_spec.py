@@ -72,6 +72,8 @@ def sinks(draw: st.DrawFn) -> KafkaSink:
     """Draw a valid sink."""
     table = draw(optional(NAMES))
     envelope, format = draw(st.sampled_from(SinkEnvelope)), draw(st.sampled_from(SinkFormat))
+    if envelope is SinkEnvelope.DEBEZIUM and format is SinkFormat.PROTOBUF:
+        format = SinkFormat.AVRO
     options: dict[str, Any] = {**draw(LOGINS), **draw(REST)}
     if envelope is SinkEnvelope.TRANSACTIONS:
         format = SinkFormat.JSON
@@ -129,6 +131,7 @@ def test_statement_of_a_sink() -> None:
     [
         ({"topic": None}, "missing TOPIC clause"),
         ({"broker": None}, 'missing option "broker"'),
+        ({"format": "protobuf", "envelope": "debezium"}, "ENVELOPE DEBEZIUM is not available in FORMAT PROTOBUF"),
         ({"format": "protobuf"}, "FORMAT PROTOBUF requires a schema registry"),
         ({"envelope": "transactions", "key": "id"}, "KEY is invalid with ENVELOPE TRANSACTIONS"),
         ({"envelope": "transactions", "schema_registry": REGISTRY}, "has no registered schema"),

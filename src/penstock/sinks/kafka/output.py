@@ -181,10 +181,10 @@ class _Counted:
 
     def __iter__(self) -> Iterator[TableImages]:
         for each in self._tables:
-            last = each.images.column("_committed_at")[-1]
-            if last.is_valid:
-                self.committed_at = max(self.committed_at or 0, last.value)
-            yield each
+            if len(each.images):
+                last = each.images.column("_committed_at")[-1]
+                self.committed_at = max(self.committed_at or 0, last.value or 0) or None
+                yield each
 
 
 class TableEncoder:

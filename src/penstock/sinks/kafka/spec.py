@@ -504,6 +504,11 @@ _CLAUSE_RULES: tuple[Rule, ...] = (
         "Use TOPIC 'name' for one topic, or TOPIC PREFIX 'prefix' for a topic per table.",
     ),
     (
+        lambda o: o.envelope is SinkEnvelope.DEBEZIUM and o.format is SinkFormat.PROTOBUF,
+        "ENVELOPE DEBEZIUM is not available in FORMAT PROTOBUF, which would lose the scale of decimals",
+        "Use FORMAT AVRO or JSON, or another envelope.",
+    ),
+    (
         lambda o: o.envelope is SinkEnvelope.TRANSACTIONS and o.format is not SinkFormat.JSON,
         "ENVELOPE TRANSACTIONS requires FORMAT JSON",
         "Use FORMAT JSON, or ENVELOPE CHANGES: a message for each change.",

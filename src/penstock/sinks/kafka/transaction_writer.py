@@ -179,7 +179,7 @@ class TransactionWriter:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "a transaction in the positions topic does not end"))
 
     def _end_of_positions(self, deadline: float) -> int:
-        """Return the end of the positions topic, including open transactions; try again while brokers elect a leader."""
+        """Return the end of the positions topic, including open transactions; retry while brokers elect a leader."""
         place = TopicPartition(self._positions, 0)
         with closing(Consumer(self._consumer_settings("read_uncommitted"))) as reader:
             while True:
@@ -188,7 +188,7 @@ class TransactionWriter:
                 except KafkaException as error:
                     if cause_of(error).code() in _HINTS or time.monotonic() > deadline:
                         raise
-                reader.poll(_POLL_SECONDS)
+                time.sleep(_POLL_SECONDS)
 
     def _consumer_settings(self, isolation: str) -> dict[str, Any]:
         return {
