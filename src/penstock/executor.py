@@ -20,7 +20,7 @@ from penstock.engine.sealed_secrets import references, sink_secrets
 from penstock.engine.shards import parts_of
 from penstock.engine.status import leftovers
 from penstock.engine.table_names import local_names
-from penstock.errors import UsageError
+from penstock.errors import UsageError, with_hint
 from penstock.layout import base_path
 from penstock.sinks.kafka.spec import KafkaSink
 from penstock.sources.findings import Level
@@ -334,14 +334,20 @@ def _drop_sink(home: HomeOperations, statement: DropSink) -> Answer:
 
 
 def explain_sink(home: HomeOperations, sink: KafkaSink) -> Answer:
-    """Check a sink as CREATE SINK does, and list its tables with their topics, keys and subjects."""
+    """Check a sink as CREATE SINK does, and its brokers and registry; list tables with topics, keys and subjects."""
     resolved = home.resolved_sink(sink)
-    rows = []
+    notes: dict[str, list[str]] = {}
+    for finding in home.check_sink(resolved):
+        if finding.level is not Level.INFO:
+            notes.setdefault(finding.object, []).append(with_hint(f"{finding.level}: {finding.why}", finding.hint))
+    rows: list[tuple[str | None, ...]] = []
     for table in home.sink_tables(resolved):
         key = f"({', '.join(table.key)})" if table.key else "none"
         subjects = ", ".join(resolved.subjects(table.topic, table.upstream, has_key=bool(table.key))) or None
-        rows.append((f"{sink.source}.{table.local}", table.topic, key, resolved.format.value, subjects))
-    return Answer(columns=("table", "topic", "key", "format", "subjects"), rows=rows)
+        note = "\n".join(notes.pop(table.topic, ())) or None
+        rows.append((f"{sink.source}.{table.local}", table.topic, key, resolved.format.value, subjects, note))
+    rows += [(None, place, None, None, None, "\n".join(found)) for place, found in notes.items()]
+    return Answer(columns=("table", "topic", "key", "format", "subjects", "note"), rows=rows)
 
 
 # -- files of statements -----------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from penstock.engine.shards import captured_as, described
 from penstock.engine.sinks import (
     SinkTable,
     alter_sink,
+    check_sink,
     complete_drops,
     create_sink,
     drop_sink,
@@ -44,6 +45,7 @@ from penstock.errors import PenstockError, TableError, UsageError
 from penstock.layout import catalog_path
 from penstock.positions import Lsn
 from penstock.sinks.kafka.spec import KafkaSink
+from penstock.sources.findings import Finding
 from penstock.sources.interface import Source
 from penstock.views import Views
 
@@ -148,6 +150,10 @@ class HomeOperations:
     def resolved_sink(self, sink: KafkaSink) -> KafkaSink:
         """Return a sink as `add_sink` stores it, without creating it; raise an error if it cannot be created."""
         return resolved_sink(self._catalog, sink)
+
+    def check_sink(self, sink: KafkaSink) -> list[Finding]:
+        """Return what would keep a sink from writing; this connects to its brokers and its registry."""
+        return check_sink(self._catalog, sink)
 
     def sink_tables(self, sink: KafkaSink) -> list[SinkTable]:
         """Return the tables that a sink writes, with their keys and topics."""

@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from tests.engine.shop import Shop
+from tests.engine.topic import Topic
 from tests.servers import SharedBroker, unique
 
 from penstock.catalog.states import SinkState
+from penstock.errors import UsageError
+from penstock.sql.show_statements import Answer
 from penstock.testing.waiting import until
 
 SETUP = "CREATE TABLE public.orders (id int PRIMARY KEY, name text, amount numeric(10,2))"
@@ -162,3 +165,22 @@ def test_resumes_where_it_stopped(start_shop: Callable[..., Shop], topics: Topic
     shop.database.execute("INSERT INTO orders VALUES (2, 'a', 1.5)")
     until(lambda: len(topics.committed()) == 2, "another message")
     assert [m.key["id"] for m in topics.committed()] == [1, 2]
+
+
+def test_explain_reports_topics_that_cannot_be_used(start_shop: Callable[..., Shop], topics: Topics) -> None:
+    shop = start_shop(SETUP)
+    sink = f"FROM shop INTO KAFKA BROKER '{topics.broker}' TOPIC PREFIX '{topics.prefix}' FORMAT JSON ENVELOPE UPSERT"
+    usable = shop.home.sql(f"EXPLAIN SINK x {sink}")
+    missing = shop.home.sql(f"EXPLAIN SINK x {sink} WITH (create topics = false)")
+    assert isinstance(usable, Answer)
+    assert isinstance(missing, Answer)
+    assert [row[-1] for row in usable.rows] == [None]
+    assert "does not exist" in str(missing.rows[0][-1])
+    assert topics.committed() == []
+
+
+def test_sink_of_a_topic_is_refused(start_shop: Callable[..., Shop], broker: SharedBroker) -> None:
+    shop, topic = start_shop(SETUP), Topic(broker, "clicks")
+    shop.home.sql(f"CREATE SOURCE clicks FROM KAFKA BROKER '{broker.bootstrap}' TOPIC '{topic.name}' FORMAT TEXT")
+    with pytest.raises(UsageError, match="sinks of such sources are not available yet"):
+        shop.home.create_sink("x", "clicks", broker="b:9092", topic="t", format="json", envelope="changes")

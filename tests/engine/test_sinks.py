@@ -139,15 +139,23 @@ def test_column_of_some_table_is_enough_for_a_sink_of_all_tables(home: Home) -> 
 def test_explain_lists_topics_keys_and_subjects(home: Home) -> None:
     registry = "USING SCHEMA REGISTRY 'http://registry:8081'"
     found = rows(home, f"EXPLAIN SINK x FROM shop {KAFKA} TOPIC PREFIX 's.' FORMAT AVRO {registry} ENVELOPE DEBEZIUM")
-    assert [row["topic"] for row in found] == ["s.shop.auctions", "s.shop.bids", "s.shop.organizations", "s.shop.users"]
+    assert [row["topic"] for row in found[:4]] == [
+        "s.shop.auctions",
+        "s.shop.bids",
+        "s.shop.organizations",
+        "s.shop.users",
+    ]
     assert found[1] == {
         "table": "shop.bids",
         "topic": "s.shop.bids",
         "key": "(id)",
         "format": "avro",
         "subjects": "s.shop.bids-key, s.shop.bids-value",
+        "note": None,
     }
-    (row,) = rows(home, f"EXPLAIN CREATE {BIDS.removeprefix('CREATE ').replace('UPSERT', 'TRANSACTIONS')}")
+    assert found[4]["topic"] == "k1:9092"
+    assert "error: " in found[4]["note"], "the broker does not exist"
+    row, _ = rows(home, f"EXPLAIN CREATE {BIDS.removeprefix('CREATE ').replace('UPSERT', 'TRANSACTIONS')}")
     assert (row["key"], row["subjects"]) == ("none", None)
     with pytest.raises(UsageError, match="has no table"):
         home.sql(f"EXPLAIN SINK x FROM shop.nothing {KAFKA} TOPIC 't' FORMAT JSON ENVELOPE CHANGES")

@@ -30,15 +30,17 @@ from penstock.engine.sealed_secrets import forget_unused, seal, sink_secrets
 from penstock.engine.shards import reject_shard
 from penstock.engine.sink_progress import remove_progress
 from penstock.engine.table_names import named_sources, named_table
-from penstock.errors import DefiniteError, UsageError
+from penstock.errors import DefiniteError, PenstockError, UsageError
 from penstock.model import TableName, TableSchema
 from penstock.name_suggestions import nearest
 from penstock.sinks.kafka.spec import KafkaSink, SinkEnvelope
 from penstock.sinks.kafka.topic_names import topic_name
+from penstock.sources.findings import Finding, error
 
 __all__ = [
     "SinkTable",
     "alter_sink",
+    "check_sink",
     "complete_drop",
     "complete_drops",
     "create_sink",
@@ -49,6 +51,9 @@ __all__ = [
     "sink_reader",
     "sink_tables",
 ]
+
+
+_CHECK_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,9 @@ def _sources(catalog: Catalog, sink: KafkaSink) -> list[SourceRecord]:
     if records[0].state in HALF:
         message = f"source {sink.source} is {records[0].state}"
         raise UsageError(message, "Create the sink when the source is ready; see `penstock status`.")
+    if catalog.log(records[0].name).TABLES is not None:
+        message = f"source {sink.source} reads messages, and sinks of such sources are not available yet"
+        raise UsageError(message, "Read its tables with Spark, or its topics with another consumer.")
     return records
 
 
@@ -162,6 +170,25 @@ def create_sink(home: Path, catalog: Catalog, sink: KafkaSink, secrets: Mapping[
         _retain(catalog, sink)
     finally:
         forget_unused(home, catalog)
+
+
+def check_sink(catalog: Catalog, sink: KafkaSink, seconds: float = _CHECK_SECONDS) -> list[Finding]:
+    """Return what would keep a sink from writing: brokers, topics, permissions, registry. This connects to them."""
+    from penstock.formats.schema_registry import Registry
+    from penstock.sinks.kafka.output import topic_settings
+    from penstock.sinks.kafka.topics import check_topics
+
+    topics = {table.topic: topic_settings(sink) for table in sink_tables(catalog, sink)}
+    is_upsert = sink.envelope is SinkEnvelope.UPSERT
+    settings, positions = sink.client_settings(), sink.positions_topic
+    findings = check_topics(settings, topics, seconds, upsert=is_upsert, positions=positions)
+    address = sink.registry()
+    try:
+        if address is not None:
+            Registry(address).check()
+    except PenstockError as failure:
+        findings.append(error(address.url if address else "", failure.message, failure.hint))
+    return findings
 
 
 def _retain(catalog: Catalog, sink: KafkaSink) -> None:

@@ -211,6 +211,10 @@ class Registry:
         message = f"schema registry rejected the {kind} schema for subject {subject!r}: {rejected.reason}"
         return DefiniteError(message, "Fix the reported error, or create a sink with another topic or format.")
 
+    def check(self) -> None:
+        """Raise an error if the registry does not respond, or denies access."""
+        self._get("/config")
+
     def _with_references(self, response: dict[str, Any], schema_id: Any) -> RegisteredSchema:
         if not isinstance(response.get("schema"), str):
             raise self._invalid_response()
