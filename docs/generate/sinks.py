@@ -96,8 +96,8 @@ def page() -> str:
             table(header, setting_rows(connection)),
             "## Other statements",
             f"```sql\n{_OTHERS}\n```",
-            "`EXPLAIN SINK` checks a statement, its brokers, topics and registry, and lists topic, key, format and subjects of "
-            "each table, with a note where something would keep the sink from writing. `DROP SINK` "
+            "`EXPLAIN SINK` checks a statement, its brokers, topics and registry, and lists topic, key, format and "
+            "subjects of each table, with a note where something would keep the sink from writing. `DROP SINK` "
             "keeps topics and their messages. A source cannot be dropped while sinks read it.",
             f"`ALTER SINK` can change {alterable}. Other options are fixed, because consumers may depend on the "
             "messages that were already written: drop the sink and create another one. `ALTER SINK` also starts a "

@@ -66,9 +66,13 @@ class FakeOutput(Output):
 
     transactions: list[tuple[list[Written], bytes]] = field(default_factory=list)
     failures: Iterator[str | None] = field(default_factory=lambda: iter(()))
+    prepared: list[str] = field(default_factory=list)
 
     def open(self, seconds: float) -> bytes | None:
         return self.transactions[-1][1] if self.transactions else None
+
+    def prepare(self, table: TableName) -> None:
+        self.prepared.append(table.name)
 
     def write(self, tables: Iterable[TableImages], position: bytes, seconds: float) -> int:
         failure = next(self.failures, None)
@@ -152,6 +156,7 @@ def test_rows_of_each_table_then_its_changes(setup: Setup) -> None:
     inserts = [("items", 30, 6, 30_000), ("orders", 30, 6, 30_001), ("orders", 40, 6, 40_000)]
     assert sorted(changes(setup.output.rows())) == sorted(inserts)
     assert setup.output.position() == SinkPosition(Lsn(40), {ITEMS.table: 0, ORDERS.table: 0})
+    assert setup.output.prepared == ["items", "orders"], "once each"
 
 
 def test_changes_only(setup: Setup) -> None:

@@ -71,6 +71,9 @@ class Output(Protocol):
     def open(self, seconds: float) -> bytes | None:
         """Become the only writer; return the last position, or None."""
 
+    def prepare(self, table: TableName) -> None:
+        """Make room for a table that joins."""
+
     def write(self, tables: Iterable[TableImages], position: bytes, seconds: float) -> int:
         """Write the messages of these images and the position; return the number of messages."""
 
@@ -201,6 +204,7 @@ class Delivery:
             base = self._tables.base(name, state.position)
             if base is None:  # its history begins later
                 continue
+            self._output.prepare(name)
             if self._snapshot:
                 state = replace(state, copying=Copying(name, *base))
                 self._lease(state, always=True)

@@ -45,6 +45,10 @@ class SinkPosition:
     """The tables that have joined, each with its generation."""
     copying: Copying | None = None
 
+    def begun(self) -> set[TableName]:
+        """Return the tables that have joined, or whose rows are being written."""
+        return {*self.tables, *(() if self.copying is None else (self.copying.table,))}
+
     def at(self, position: Lsn) -> SinkPosition:
         """Return the position after all changes up to there."""
         return replace(self, position=position)

@@ -8,14 +8,15 @@
 With a topic for each table, images are encoded and sent batch by batch, so that a transaction of any size takes little
 memory. The messages of several tables in one topic are merged in commit order first.
 
-A topic is created, or required to exist, before the first message for it.
+A topic is created, or required to exist, when its table joins the sink. A topic that is missing later was deleted with its
+messages, and is not created again.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,7 @@ from penstock.sinks.kafka.topic_names import topic_name
 from penstock.sinks.kafka.topics import TopicSettings, ensure_positions_topic, ensure_topics
 from penstock.sinks.kafka.transaction_writer import TopicMessages, TransactionWriter
 from penstock.sinks.messages import SinkMessages
+from penstock.sinks.position import SinkPosition
 from penstock.sinks.schemas.record_names import RecordName
 from penstock.sinks.transactions import transaction_messages
 from penstock.sinks.upsert import upsert_messages
@@ -69,7 +71,12 @@ def column_options(sink: KafkaSink) -> ColumnOptions:
 def topic_settings(sink: KafkaSink) -> TopicSettings:
     """Return the settings of the topics of a sink."""
     policy = CleanupPolicy.COMPACT if sink.envelope is SinkEnvelope.UPSERT else CleanupPolicy.DELETE
-    return TopicSettings(sink.create_topics, sink.partitions, sink.replication, (sink.cleanup_policy or policy).value)
+    return TopicSettings(
+        create=sink.create_topics,
+        partitions=sink.partitions,
+        replication=sink.replication,
+        cleanup_policy=(sink.cleanup_policy or policy).value,
+    )
 
 
 class KafkaOutput(Output):
@@ -85,6 +92,8 @@ class KafkaOutput(Output):
         self._registry = None if address is None else Registry(address)
         self._tables: dict[TableName, TableEncoder] = {}
         self._topics: set[str] = set()
+        self._written: set[str] = set()
+        """The topics that the sink has written to before: they are not created again."""
         self._shares_topic = sink.topic is not None and sink.table is None
         self.latency_ms: float | None = None
         """The time from the commit of the last transaction until it was written."""
@@ -92,7 +101,14 @@ class KafkaOutput(Output):
     def open(self, seconds: float) -> bytes | None:
         """Create the topic of positions if it is missing; fence earlier writers; return the last position."""
         ensure_positions_topic(self._settings, self._sink.positions_topic, seconds)
-        return self._writer.open(seconds)
+        found = self._writer.open(seconds)
+        if found is not None:
+            self._written = {self._topic_name(table) for table in SinkPosition.from_bytes(found).begun()}
+        return found
+
+    def prepare(self, table: TableName) -> None:
+        """Create the topic of a table, or check that it exists."""
+        self._ensure_topic(self._topic_name(table))
 
     def write(self, tables: Iterable[TableImages], position: bytes, seconds: float) -> int:
         """Write the messages in one Kafka transaction with the position."""
@@ -151,8 +167,12 @@ class KafkaOutput(Output):
 
     def _ensure_topic(self, topic: str) -> None:
         if topic not in self._topics:
-            ensure_topics(self._settings, {topic: topic_settings(self._sink)})
+            settings = replace(topic_settings(self._sink), written=topic in self._written)
+            ensure_topics(self._settings, {topic: settings})
             self._topics.add(topic)
+
+    def _topic_name(self, table: TableName) -> str:
+        return topic_name(table, prefix=self._sink.topic_prefix or "", fixed=self._sink.topic)
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,8 @@ class TopicSettings:
 
     create: bool = True
     """Whether it is created; otherwise it must exist."""
+    written: bool = False
+    """Whether the sink has written to it before: if it is missing, its messages are lost, and it is not created."""
     partitions: int | None = None
     """The default of the brokers if None."""
     replication: int | None = None
@@ -139,9 +141,12 @@ def ensure_topics(
         check_topic_name(name)
         wanted.check()
     with _Admin(settings, seconds) as admin:
-        required = {name for name, wanted in topics.items() if not wanted.create}
+        required = {name for name, wanted in topics.items() if wanted.written or not wanted.create}
         missing = admin.missing(topics, required)
         for name in sorted(missing & required):
+            if topics[name].written:
+                message = f"topic {name} was deleted, with the messages that the sink had written"
+                raise DefiniteError(message, "Drop the sink and create it again: it then writes all rows again.")
             message = f"topic {name} does not exist"
             command = topics[name]._command(name, admin.brokers)
             raise DefiniteError(message, f"Run: {command}; or let the sink create it.")
