@@ -8,8 +8,8 @@
 With a topic for each table, images are encoded and sent batch by batch, so that a transaction of any size takes little
 memory. The messages of several tables in one topic are merged in commit order first.
 
-A topic is created, or required to exist, when its table joins the sink. A topic that is missing later was deleted with its
-messages, and is not created again.
+A topic is created, or required to exist, when its table joins the sink. A topic that is missing later was deleted with
+its messages, and is not created again.
 """
 
 from __future__ import annotations
