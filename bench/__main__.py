@@ -31,7 +31,7 @@ def _run(name: str | None, quick: bool) -> int:
         return 0
     if name not in known:
         raise UsageError(f"unknown benchmark {name!r}", f"Use one of: {', '.join(known)}.")
-    bench = importlib.import_module(f"bench.{name}")
+    bench = importlib.import_module(f"bench.{name.replace('-', '_')}")
     print(f"{getattr(bench, 'UNIT', 'ratio')} {name} {bench.run(quick):.2f}")
     return 0
 
@@ -42,7 +42,7 @@ def benches() -> dict[str, str]:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         tree = ast.parse(path.read_text())
         if any(isinstance(node, ast.FunctionDef) and node.name == "run" for node in tree.body):
-            found[path.stem] = (ast.get_docstring(tree) or "").partition("\n")[0]
+            found[path.stem.replace("_", "-")] = (ast.get_docstring(tree) or "").partition("\n")[0]
     return found
 
 
