@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import json
 import math
 import mmap
 import os
@@ -448,6 +449,7 @@ def encode(rng: random.Random) -> None:
     """Encode random rows; the encoders of binary formats share their kernels."""
     from penstock.formats.avro.encoder import encode_avro
     from penstock.formats.avro.schema import parse_avro
+    from penstock.formats.json.quoted import quoted
 
     texts = [rng.randbytes(rng.choice((0, 1, 5, 200))) for _ in range(rng.randrange(4))]
     numbers = [rng.choice(NUMBERS) % 2**63 for _ in texts]
@@ -460,6 +462,12 @@ def encode(rng: random.Random) -> None:
     messages = encode_avro(parse_avro(f'{{"type": "record", "name": "r", "fields": {fields}}}'), rows)
     messages.validate(full=True)
     assert all(text in message for text, message in zip(texts, messages.to_pylist(), strict=True))
+    characters = np.frombuffer(b"".join(texts), np.uint8) % 128
+    buffers = guarded_copy(offsets, np.int64), guarded_copy(characters.tobytes())
+    strings = pa.Array.from_buffers(pa.large_string(), len(texts), [None, *map(pa.py_buffer, buffers)])
+    found = quoted(strings)
+    found.validate(full=True)
+    assert [json.loads(text) for text in found.to_pylist()] == strings.to_pylist()
 
 
 def formats(rng: random.Random) -> None:

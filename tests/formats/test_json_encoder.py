@@ -53,6 +53,14 @@ def test_each_type(kind: pa.DataType, value: Any, text: str) -> None:
     assert texts([value, None], kind) == [text, "null"]
 
 
+def test_strings_with_nulls_in_slices() -> None:
+    values = [None, 'a"', "", None, "".join(map(chr, range(40))), "é\\"]
+    for first in range(len(values) + 1):
+        part = pa.array(values).slice(first)
+        found = [json.loads(text) for text in encode_json(part).to_pylist()]
+        assert found == values[first:]
+
+
 def test_slices_are_encoded_by_their_own_rows() -> None:
     kind = pa.struct([("n", pa.int32()), ("tags", pa.list_(pa.string())), ("m", pa.map_(pa.string(), pa.int32()))])
     rows = [{"n": n, "tags": [str(n)] * n, "m": [(str(n), n)] * n} if n % 3 else None for n in range(10)]

@@ -26,16 +26,12 @@ import pyarrow.compute as pc
 
 from penstock.formats.base64_arrays import encode_base64
 from penstock.formats.binary_encoder import list_items, list_offsets
+from penstock.formats.json.quoted import quoted
 
 __all__ = ["encode_json"]
 
 _TEXT = pa.large_string()
 _NULL = pa.scalar("null", _TEXT)
-_SPECIAL = r'["\\\x00-\x1f]'
-"""What a JSON string must escape."""
-_ESCAPES = {
-    chr(code): {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}.get(code, f"\\u{code:04x}") for code in range(32)
-}
 
 
 def encode_json(values: pa.Array) -> pa.LargeStringArray:
@@ -59,6 +55,8 @@ def _texts(values: pa.Array) -> pa.LargeStringArray:
         return _texts(values.dictionary).take(values.indices)
     if pa.types.is_floating(kind):
         return _floats(values)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return quoted(values.cast(_TEXT))
     text = _scalar_texts(values)
     return text if _is_bare(kind) else _joined(['"', text, '"'])
 
@@ -69,10 +67,8 @@ def _is_bare(kind: pa.DataType) -> bool:
 
 
 def _scalar_texts(values: pa.Array) -> pa.LargeStringArray:
-    """Return the text of scalars, escaped and without quotes."""
+    """Return the text of scalars other than strings, without quotes."""
     kind = values.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _escaped(values.cast(_TEXT))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return encode_base64(values.cast(pa.large_binary())).cast(_TEXT)
     return _timestamps(values) if pa.types.is_timestamp(kind) else values.cast(_TEXT)
@@ -112,15 +108,6 @@ def _floats(values: pa.Array) -> pa.LargeStringArray:
         return texts
     words = pc.if_else(pc.is_nan(values), '"NaN"', pc.if_else(pc.less(values, 0), '"-Infinity"', '"Infinity"'))
     return pc.if_else(pc.is_finite(values), texts, words.cast(_TEXT))
-
-
-def _escaped(texts: pa.LargeStringArray) -> pa.LargeStringArray:
-    if not pc.any(pc.match_substring_regex(texts, _SPECIAL)).as_py():
-        return texts
-    for character, escape in {"\\": "\\\\", '"': '\\"', **_ESCAPES}.items():
-        if pc.any(pc.match_substring(texts, character)).as_py():
-            texts = pc.replace_substring(texts, character, escape)
-    return texts
 
 
 def _joined(parts: Iterable[str | pa.Array]) -> pa.LargeStringArray:
