@@ -208,7 +208,7 @@ class _Servers:
         debezium.await_all()
         with ExitStack() as stack:
             for each in homes:
-                stack.enter_context(each.home.run(MemoryTables(), print)).wait_live(_START_SECONDS)
+                stack.enter_context(each.home.run(MemoryTables())).wait_live(_START_SECONDS)
             until(self._change_one, "the first messages", _START_SECONDS)
             before: list[int] = []
             while before != (ends := [topic.end() for topic in self.topics]):

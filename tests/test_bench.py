@@ -82,6 +82,24 @@ def test_formats_ends_with_its_ratio() -> None:
 
 @pytest.mark.deep
 @pytest.mark.timeout(1800)
+def test_sink_ends_with_its_ratio() -> None:
+    done = bench("sink", "--quick", rows=4000)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"ratio sink \d+\.\d\d", done.stdout.splitlines()[-1])
+    for candidate in ("Debezium, JSON", "Debezium, Avro", "capture and sink, JSON", "sink, Avro UPSERT"):
+        assert candidate in done.stdout
+
+
+@pytest.mark.deep
+def test_sink_latency_ends_with_its_figure() -> None:
+    command = [sys.executable, "-m", "bench", "sink-latency", "--quick"]
+    done = started(command, PENSTOCK_BENCH_SECONDS="3")
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"p99_ms sink-latency \d+\.\d\d", done.stdout.splitlines()[-1])
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("name", "figure", "expected"),
     [
