@@ -1,0 +1,217 @@
+"""Errors of one sink: shown in the status with a hint, while capture and other sinks continue; and how it recovers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from tests.engine.shop import Shop
+from tests.engine.sink_topics import committed
+from tests.servers import SharedBroker, SharedRegistry, unique
+from tests.sinks.kafka.test_topics import GuardedBroker
+from tests.sinks.test_registration import set_compatibility
+
+from penstock.catalog.states import SinkState
+from penstock.engine.status import SinkStatus
+from penstock.formats import RegistryAddress
+from penstock.testing.kafka import PLAIN_USER, has_openssl
+from penstock.testing.registry import start_registry
+from penstock.testing.waiting import PATIENCE, until
+
+SETUP = "CREATE TABLE public.orders (id int PRIMARY KEY, name text)"
+
+
+class Sinks:
+    """The shop with a sink that works, `fine`, and one that is about to fail, `bad`."""
+
+    def __init__(self, shop: Shop, broker: str) -> None:
+        self.shop, self.broker = shop, broker
+        self.fine, self.bad = (f"{unique(name)}." for name in ("fine", "bad"))
+        self.positions = unique("positions")
+        self.admin = AdminClient({"bootstrap.servers": broker, "log_level": 0})
+        self._create("fine", self.fine)
+
+    def create_bad(self, **options: Any) -> None:
+        self._create("bad", self.bad, positions_topic=self.positions, **options)
+
+    def _create(self, name: str, prefix: str, **options: Any) -> None:
+        fixed = {"envelope": "upsert", "format": "json", "snapshot": False, "partitions": 1, "broker": self.broker}
+        self.shop.home.create_sink(name, "shop", topic_prefix=prefix, **{**fixed, **options})
+        until(lambda: (found := self.shop.catalog.sinks.get(name)) and found.started, f"sink {name} to start")
+
+    def insert(self, number: int, name: str = "a") -> None:
+        self.shop.database.execute(f"INSERT INTO orders VALUES ({number}, '{name}')")
+
+    def status(self, name: str = "bad") -> SinkStatus:
+        return next(sink for sink in self.shop.home.status().sinks if sink.name == name)
+
+    def ids(self, prefix: str) -> list[int]:
+        """Return the ids in the keys of the topic of a sink, which are JSON."""
+        return [json.loads(found.key)["id"] for found in committed(self.broker, f"{prefix}public.orders") if found.key]
+
+    def count(self, prefix: str) -> int:
+        return len(committed(self.broker, f"{prefix}public.orders"))
+
+    def fails(self) -> SinkStatus:
+        """Wait until the sink has failed, and check that all else continues."""
+        until(lambda: self.status().state == SinkState.FAILED, "the sink to fail")
+        self.continues()
+        found = self.status()
+        assert found.error and found.hint
+        return found
+
+    def retries(self) -> SinkStatus:
+        """Wait until the sink shows an error that it retries, and check that all else continues."""
+        until(lambda: self.status().error, "the error of the sink")
+        self.continues()
+        found = self.status()
+        assert found.state == SinkState.RUNNING and found.hint
+        return found
+
+    def continues(self) -> None:
+        before = self.count(self.fine)
+        self.insert(1000 + before)
+        until(lambda: self.count(self.fine) == before + 1, "the other sink to deliver a change")
+        assert self.status("fine").error is None
+        (source,) = self.shop.home.status().sources
+        assert source.error is None
+
+    def recovers(self, **options: Any) -> None:
+        """Alter the sink, and wait until it delivers again."""
+        self.shop.home.alter_sink("bad", **{"client_id": unique("again"), **options})
+        self.delivers()
+
+    def delivers(self) -> None:
+        """Wait until the sink has delivered as much as the other one since then."""
+        until(lambda: self.status().error is None and self.status().behind == 0, "the sink to deliver everything")
+
+
+@pytest.fixture
+def sinks(start_shop: Callable[..., Shop], broker: SharedBroker) -> Sinks:
+    return Sinks(start_shop(SETUP), broker.bootstrap)
+
+
+# -- messages and topics -----------------------------------------------------------------------------------------------
+
+
+def test_message_too_large(sinks: Sinks) -> None:
+    sinks.create_bad()
+    sinks.insert(1)
+    sinks.shop.database.execute("INSERT INTO orders SELECT 2, repeat(md5('x'), 50000)")
+    sinks.shop.home.drop_sink("fine")  # it cannot write the row either
+    until(lambda: sinks.status().state == SinkState.FAILED, "the sink to fail")
+    found = sinks.status()
+    assert "too large" in (found.error or "").lower()
+    assert "exclude" in (found.hint or "")
+    assert sinks.ids(sinks.bad) == [1]
+
+
+def test_topic_that_accepts_small_messages_only(sinks: Sinks) -> None:
+    sinks.create_bad()
+    sinks.insert(1)
+    until(lambda: sinks.count(sinks.bad) == 1, "a message")
+    topic = f"{sinks.bad}public.orders"
+    set_topic(sinks.admin, topic, "max.message.bytes", "2000")
+    sinks.shop.database.execute("INSERT INTO orders SELECT 2, string_agg(md5(n::text), '') FROM generate_series(1, 200) n")
+    found = sinks.fails()
+    assert "max.message.bytes" in (found.hint or "")
+    set_topic(sinks.admin, topic, "max.message.bytes", "1000000")
+    sinks.recovers()
+    assert sinks.ids(sinks.bad)[:2] == [1, 2]
+
+
+def set_topic(admin: AdminClient, topic: str, name: str, value: str) -> None:
+    from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    [done] = admin.incremental_alter_configs([resource]).values()
+    done.result(PATIENCE)
+
+
+def test_positions_that_were_deleted_while_stopped(sinks: Sinks) -> None:
+    sinks.create_bad()
+    sinks.insert(1)
+    until(lambda: sinks.count(sinks.bad) == 1, "a message")
+    with stopped(sinks):
+        delete_topic(sinks.admin, sinks.positions)
+    found = sinks.fails()
+    assert "position of the sink is missing" in (found.error or "")
+    assert "create it again" in (found.hint or "")
+    sinks.shop.home.alter_sink("bad", client_id="other")
+    found = sinks.fails()
+    assert "position of the sink is missing" in (found.error or "")
+    assert sinks.ids(sinks.bad) == [1], "nothing was delivered again"
+
+
+@pytest.mark.slow("the client waits 30 s for a topic that was deleted")
+def test_topic_deleted_while_running(sinks: Sinks) -> None:
+    sinks.create_bad()
+    sinks.insert(1)
+    until(lambda: sinks.count(sinks.bad) == 1, "a message")
+    delete_topic(sinks.admin, f"{sinks.bad}public.orders")
+    sinks.insert(2)
+    found = sinks.fails()
+    assert f"{sinks.bad}public.orders" in (found.error or "")
+    sinks.recovers()
+    assert sinks.ids(sinks.bad)[0] == 2
+
+
+def delete_topic(admin: AdminClient, name: str) -> None:
+    [deleted] = admin.delete_topics([name]).values()
+    deleted.result(PATIENCE)
+    until(lambda: name not in admin.list_topics(timeout=PATIENCE).topics, "the deletion")
+
+
+class stopped:  # noqa: N801
+    """The sink `bad` does not run: as if it had been, when the home was restarted."""
+
+    def __init__(self, sinks: Sinks) -> None:
+        self._sinks = sinks
+
+    def __enter__(self) -> None:
+        sinks = self._sinks
+        sinks.shop.catalog.sinks.set_state("bad", SinkState.FAILED, error="stopped by the test")
+        runners = sinks.shop.running._sinks._running
+        until(lambda: ("bad", "shop") not in runners, "the sink to stop")
+
+    def __exit__(self, *_: object) -> None:
+        self._sinks.shop.home.alter_sink("bad", client_id=unique("resumed"))
+
+
+# -- schema registry ---------------------------------------------------------------------------------------------------
+
+
+def test_incompatible_schema(sinks: Sinks, registry: SharedRegistry) -> None:
+    subject = f"{sinks.bad}public.orders-value"
+    text = '{"type": "record", "name": "other", "fields": [{"name": "id", "type": "string"}]}'
+    registry.register(subject, text)
+    set_compatibility(RegistryAddress(url=registry.url), subject, "BACKWARD")
+    sinks.create_bad(format="avro", schema_registry=registry.url)
+    sinks.insert(1)
+    found = sinks.fails()
+    assert f"not compatible with earlier schemas of subject '{subject}'" in (found.error or "")
+    assert f"/config/{subject}" in (found.hint or "")
+    set_compatibility(RegistryAddress(url=registry.url), subject, "NONE")
+    sinks.recovers()
+    assert sinks.count(sinks.bad) == sinks.count(sinks.fine)
+
+
+@pytest.mark.slow("starts a schema registry twice")
+def test_registry_that_does_not_respond(sinks: Sinks, tmp_path: Path) -> None:
+    with start_registry(tmp_path / "registry") as own:
+        sinks.create_bad(format="avro", schema_registry=own.url)
+        own.stop()
+        sinks.insert(1)
+        found = sinks.retries()
+        assert "schema registry" in (found.error or "")
+        assert "resumes when the registry responds" in (found.hint or "")
+        own.start()
+        sinks.delivers()
+        assert sinks.count(sinks.bad) == sinks.count(sinks.fine)
