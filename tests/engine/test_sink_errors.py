@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
@@ -19,7 +20,8 @@ from tests.sinks.test_registration import set_compatibility
 
 from penstock.catalog.states import SinkState
 from penstock.engine.status import SinkStatus
-from penstock.formats import RegistryAddress
+from penstock.formats import AvroFormat, Registry, RegistryAddress, decode_batch, resolve
+from penstock.sinks import delivery
 from penstock.testing.kafka import PLAIN_USER, has_openssl
 from penstock.testing.registry import start_registry
 from penstock.testing.waiting import PATIENCE, until
@@ -47,6 +49,9 @@ class Sinks:
 
     def insert(self, number: int, name: str = "a") -> None:
         self.shop.database.execute(f"INSERT INTO orders VALUES ({number}, '{name}')")
+
+    def insert_row(self, row: str) -> None:
+        self.shop.database.execute(f"INSERT INTO orders VALUES {row}")
 
     def status(self, name: str = "bad") -> SinkStatus:
         return next(sink for sink in self.shop.home.status().sinks if sink.name == name)
@@ -150,16 +155,17 @@ def test_positions_that_were_deleted_while_stopped(sinks: Sinks) -> None:
     assert sinks.ids(sinks.bad) == [1], "nothing was delivered again"
 
 
-@pytest.mark.slow("the client waits 30 s for a topic that was deleted")
-def test_topic_deleted_while_running(sinks: Sinks) -> None:
+def test_topic_deleted_while_running(sinks: Sinks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client retries until the time of the transaction is over; then the sink creates the topic again."""
+    monkeypatch.setattr(delivery, "_WRITE_SECONDS", 5.0)
     sinks.create_bad()
     sinks.insert(1)
     until(lambda: sinks.count(sinks.bad) == 1, "a message")
     delete_topic(sinks.admin, f"{sinks.bad}public.orders")
     sinks.insert(2)
-    found = sinks.fails()
-    assert f"{sinks.bad}public.orders" in (found.error or "")
-    sinks.recovers()
+    until(lambda: sinks.status().error or sinks.count(sinks.bad), "the error of the sink")
+    sinks.continues()
+    sinks.delivers()
     assert sinks.ids(sinks.bad)[0] == 2
 
 
@@ -215,3 +221,93 @@ def test_registry_that_does_not_respond(sinks: Sinks, tmp_path: Path) -> None:
         own.start()
         sinks.delivers()
         assert sinks.count(sinks.bad) == sinks.count(sinks.fine)
+
+
+# -- columns that are added --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("envelope", ["upsert", "changes", "debezium"])
+@pytest.mark.parametrize("column", ["note text", "priority int NOT NULL DEFAULT 5"], ids=["nullable", "required"])
+def test_added_column(sinks: Sinks, registry: SharedRegistry, envelope: str, column: str) -> None:
+    address, subject = RegistryAddress(url=registry.url), f"{sinks.bad}public.orders-value"
+    sinks.create_bad(envelope=envelope, format="avro", schema_registry=registry.url)
+    sinks.insert(1)
+    until(lambda: sinks.count(sinks.bad) == 1, "a message with the first schema")
+    set_compatibility(address, subject, "BACKWARD")
+    sinks.shop.database.execute(f"ALTER TABLE orders ADD COLUMN {column}")
+    sinks.insert_row("(2, 'b', '7')")
+    until(lambda: sinks.count(sinks.bad) == 2 or sinks.status().error, "a message with the second schema")
+    assert sinks.status().error is None, sinks.status().error
+    messages = [message.value or b"" for message in committed(sinks.broker, f"{sinks.bad}public.orders")]
+    assert len({message[:5] for message in messages}) == 2, "two versions of the schema"
+    reader = resolve(AvroFormat(registry=address), subject=subject)
+    found = decode_batch(pa.array(messages, pa.binary()), reader, Registry(address))
+    assert found.problems.null_count == 2, found.problems
+    rows = [row if envelope == "upsert" else row["after"] for row in found.rows.to_pylist()]
+    assert [(row["id"], row["name"]) for row in rows] == [(1, "a"), (2, "b")]
+    assert str(rows[1][column.split()[0]]) == "7"
+
+
+# -- permissions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
+    if not has_openssl():
+        pytest.skip("openssl is not installed")
+    broker = GuardedBroker(tmp_path_factory.mktemp("guarded"), guarded=True, session_seconds=60)
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+class Grants:
+    """The permissions of the user of SASL."""
+
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin, self._user = admin, f"User:{PLAIN_USER[0]}"
+
+    def grant(self, kind: ResourceType, prefix: str) -> None:
+        """Allow everything on resources whose name begins so."""
+        parts = (ResourcePatternType.PREFIXED, self._user, "*", AclOperation.ALL, AclPermissionType.ALLOW)
+        [granted] = self._admin.create_acls([AclBinding(kind, prefix, *parts)]).values()
+        granted.result(PATIENCE)
+
+    def revoke(self, prefix: str) -> None:
+        """Take back what `grant` allowed on topics."""
+        parts = (ResourcePatternType.PREFIXED, self._user, "*", AclOperation.ANY, AclPermissionType.ANY)
+        [revoked] = self._admin.delete_acls([AclBindingFilter(ResourceType.TOPIC, prefix, *parts)]).values()
+        assert len(revoked.result(PATIENCE)) == 1
+
+
+def test_permission_that_is_revoked(
+    start_shop: Callable[..., Shop], guarded: GuardedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sinks = Sinks(start_shop(SETUP), guarded.bootstrap)
+    grants, (name, password) = Grants(sinks.admin), PLAIN_USER
+    monkeypatch.setenv("SINK_PASSWORD", password)
+    for kind, prefix in (
+        (ResourceType.TOPIC, sinks.bad),
+        (ResourceType.TOPIC, sinks.positions),
+        (ResourceType.TRANSACTIONAL_ID, "penstock-sink-"),
+        (ResourceType.GROUP, "penstock-sink-"),
+    ):
+        grants.grant(kind, prefix)
+    sinks.create_bad(
+        broker=f"127.0.0.1:{guarded.doors.sasl_port}",
+        security_protocol="SASL_SSL",
+        sasl_mechanisms="PLAIN",
+        sasl_username=name,
+        sasl_password="env:SINK_PASSWORD",  # noqa: S106
+        ssl_ca_location=str(guarded.doors.tls / "ca.crt"),
+    )
+    sinks.insert(1)
+    until(lambda: sinks.count(sinks.bad) == 1, "a message")
+    grants.revoke(sinks.bad)
+    sinks.insert(2)
+    found = sinks.fails()
+    assert "authorization" in (found.error or "").lower() or "permission" in (found.error or "")
+    assert "Grant the user" in (found.hint or "")
+    grants.grant(ResourceType.TOPIC, sinks.bad)
+    sinks.recovers()
+    assert sinks.ids(sinks.bad)[:2] == [1, 2]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.servers import SharedBroker, unique
@@ -151,3 +152,47 @@ def test_missing_topic_is_a_definite_error(setup: Setup) -> None:
     with pytest.raises(DefiniteError, match=f"topic {missing.topic} does not exist"):
         writer.write([missing], b"10", PATIENCE)
     writer.close()
+
+
+# -- sinks with the same topic of positions ----------------------------------------------------------------------------
+
+
+def test_position_is_found_while_another_sink_writes(setup: Setup) -> None:
+    """The end of the topic is never reached then."""
+    first = setup.writer()
+    first.open(PATIENCE)
+    first.write([], b"1", PATIENCE)
+    other = TransactionWriter(setup.settings, unique("other"), setup.positions)
+    other.open(PATIENCE)
+    stop, written = threading.Event(), threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            other.write([], b"other", PATIENCE)
+            written.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        assert written.wait(PATIENCE)
+        assert setup.writer().open(20.0) == b"1"
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_pending_transaction_of_another_sink_does_not_hide_the_last_position(setup: Setup) -> None:
+    """Consumers do not see what follows the beginning of a pending transaction, although it is committed."""
+    first = setup.writer()
+    first.open(PATIENCE)
+    first.write([], b"1", PATIENCE)
+    other = Producer({**setup.settings, "transactional.id": unique("other")})
+    other.init_transactions(PATIENCE)
+    other.begin_transaction()
+    other.produce(setup.positions, b"other", b"other")
+    other.flush(PATIENCE)
+    first.write([], b"2", PATIENCE)
+    with pytest.raises(TransientError, match="Timed out"):
+        setup.writer().open(3.0)
+    other.abort_transaction(PATIENCE)
+    assert setup.writer().open(PATIENCE) == b"2"
