@@ -155,7 +155,9 @@ class Bank:
     def wait_for_progress(self) -> None:
         """Wait until both sinks have delivered something."""
         before = self._positions()
-        until(lambda: all(one != other for one, other in zip(self._positions(), before, strict=True)), "sinks to deliver")
+        until(
+            lambda: all(one != other for one, other in zip(self._positions(), before, strict=True)), "sinks to deliver"
+        )
 
     def _positions(self) -> list[SinkProgress | None]:
         self.faults.running.require_running()
@@ -219,7 +221,9 @@ def test_kills_lose_repeat_and_split_nothing(bank: Bank) -> None:
     print(f"{dict(faults.kills)} kills, {len(transfers)} transfers")
 
 
-def check_changes(bank: Bank, wanted: set[tuple[int, str, int]], counters: dict[int, int], sizes: dict[int, int]) -> None:
+def check_changes(
+    bank: Bank, wanted: set[tuple[int, str, int]], counters: dict[int, int], sizes: dict[int, int]
+) -> None:
     """Check the topics of tables: each change once, each account in order, each transaction whole."""
     transfers, accounts = bank.values("bank.public.transfers"), bank.values("bank.public.accounts")
     found = [(change["xid"], "transfers", change["after"]["id"]) for change in transfers]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from tests.engine.shop import Shop
+from tests.engine.sink_topics import committed, wait_sink
 from tests.engine.topic import Topic
 from tests.servers import SharedBroker, unique
 
@@ -37,19 +37,8 @@ class Topics:
 
     def committed(self, table: str = "public.orders", key_form: Callable[[bytes], Any] = json.loads) -> list[Message]:
         """Return the committed messages of a topic with one partition, in order."""
-        settings = {"bootstrap.servers": self.broker, "group.id": "unused", "isolation.level": "read_committed"}
-        found: list[Message] = []
-        with closing(Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False})) as reader:
-            topic = f"{self.prefix}{table}"
-            if topic not in reader.list_topics(timeout=10).topics:
-                return []
-            reader.assign([TopicPartition(topic, 0, 0)])
-            while True:
-                for message in reader.consume(1000, 1.0):
-                    if message.error() is not None:
-                        return found
-                    key, value = message.key(), message.value()
-                    found.append(Message(key and key_form(key), value and json.loads(value)))
+        found = committed(self.broker, f"{self.prefix}{table}")
+        return [Message(m.key and key_form(m.key), m.value and json.loads(m.value)) for m in found]
 
 
 @pytest.fixture
@@ -68,13 +57,7 @@ def state(shop: Shop, sink: str) -> SinkState | None:
 
 
 def wait_started(shop: Shop, sink: str = "out") -> None:
-    def is_started() -> bool:
-        found = shop.catalog.sinks.get(sink)
-        assert found is not None
-        assert found.error is None, found.error
-        return bool(found.started)
-
-    until(is_started, f"sink {sink} to start")
+    wait_sink(shop.catalog, sink)
 
 
 def test_upsert(start_shop: Callable[..., Shop], topics: Topics) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import fastavro
 import pytest
 from tests.engine.shop import Shop
-from tests.engine.sink_topics import messages, wait_sink
+from tests.engine.sink_topics import committed, wait_sink
 from tests.servers import SharedBroker, SharedRegistry, unique
 from tests.test_docs import DOCS, blocks
 
@@ -51,7 +51,7 @@ class Example:
         self._broker, self._prefix = broker.bootstrap, prefix
 
     def messages(self, topic: str) -> list[tuple[bytes | None, bytes | None]]:
-        return messages(self._broker, f"{self._prefix}.{topic}")
+        return [(each.key, each.value) for each in committed(self._broker, f"{self._prefix}.{topic}")]
 
     def wait(self, topic: str, count: int) -> list[tuple[bytes | None, bytes | None]]:
         until(lambda: len(self.messages(topic)) >= count, f"{count} messages in {topic}")
@@ -161,6 +161,6 @@ def test_messages_on_the_page(start_shop: Callable[..., Shop], broker: SharedBro
         wait_sink(shop.catalog, name)
     shop.database.execute(change)
     for topic in topics.values():
-        until(lambda topic=topic: messages(broker.bootstrap, topic), "a message")  # type: ignore[misc]
-    found = [json.loads(messages(broker.bootstrap, topic)[0][1] or b"") for topic in topics.values()]
+        until(lambda topic=topic: committed(broker.bootstrap, topic), "a message")  # type: ignore[misc]
+    found = [json.loads(committed(broker.bootstrap, topic)[0].value or b"") for topic in topics.values()]
     assert [stable(one) for one in found] == [stable(one) for one in shown]

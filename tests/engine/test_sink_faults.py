@@ -7,7 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +172,10 @@ def test_shards_in_one_topic(shards: Shards, broker: SharedBroker, in_process: N
                 database.execute(f"INSERT INTO orders VALUES ({count}, 'of {database.name}')")
             count += 1
             until(lambda: len(committed(broker.bootstrap, f"{prefix}public.orders")) >= 2 * count, "messages")
-    found = [(json.loads(m.key or b""), json.loads(m.value or b"")) for m in committed(broker.bootstrap, f"{prefix}public.orders")]
+    found = [
+        (json.loads(m.key or b""), json.loads(m.value or b""))
+        for m in committed(broker.bootstrap, f"{prefix}public.orders")
+    ]
     for database in (shards.one, shards.two):
         name = database.name
         assert [pair for pair in found if pair[0][SHARD] == name] == [

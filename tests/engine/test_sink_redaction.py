@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import pytest
 from tests.engine.shop import Shop
-from tests.engine.sink_topics import messages, topic_names, wait_sink
+from tests.engine.sink_topics import committed, topic_names, wait_sink
 from tests.servers import SharedBroker, SharedRegistry, unique
 
 from penstock.catalog.states import SinkState
@@ -137,15 +137,15 @@ class Sinks:
             found = self._shop.catalog.sinks.get(name)
             assert found is not None
             assert found.error is None, found.error
-            return len(messages(self.broker, self.topic(name))) >= count
+            return len(committed(self.broker, self.topic(name))) >= count
 
         until(are_there, f"{count} messages of {name}")
 
     def written(self, *names: str) -> bytes:
         """Return all messages in the topics of these sinks, or of all."""
         topics = [self.topic(name) for name in names] or topic_names(self.broker, self.prefix)
-        found = [message for topic in topics for message in messages(self.broker, topic, "read_uncommitted")]
-        return b"\n".join((key or b"") + b"\t" + (value or b"") for key, value in found)
+        found = [message for topic in topics for message in committed(self.broker, topic, "read_uncommitted")]
+        return b"\n".join((each.key or b"") + b"\t" + (each.value or b"") for each in found)
 
     def schemas(self) -> str:
         """Return all versions of all schemas of these topics in the registry."""
@@ -234,8 +234,8 @@ def test_canaries_of_redacted_columns(
     assert has_canary(sinks.written("control"))
     assert LAST.encode() in sinks.written("upsert_avro")
     assert not has_canary(sinks.written(*names))
-    assert not has_canary(b"\n".join(key or b"" for key, _ in messages(sinks.broker, POSITIONS_TOPIC)))
-    assert not has_canary(b"\n".join(value or b"" for _, value in messages(sinks.broker, POSITIONS_TOPIC)))
+    assert not has_canary(b"\n".join(each.key or b"" for each in committed(sinks.broker, POSITIONS_TOPIC)))
+    assert not has_canary(b"\n".join(each.value or b"" for each in committed(sinks.broker, POSITIONS_TOPIC)))
     assert "card" in sinks.schemas()
     assert not has_canary(sinks.schemas())
 

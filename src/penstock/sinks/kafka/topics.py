@@ -84,8 +84,6 @@ class TopicSettings:
 
     create: bool = True
     """Whether it is created; otherwise it must exist."""
-    written: bool = False
-    """Whether the sink has written to it before: if it is missing, its messages are lost, and it is not created."""
     partitions: int | None = None
     """The default of the brokers if None."""
     replication: int | None = None
@@ -94,6 +92,8 @@ class TopicSettings:
     """The default of the brokers if None. ENVELOPE UPSERT needs compact."""
     configs: Mapping[str, str] = field(default_factory=dict)
     """Other settings of the topic."""
+    written: bool = False
+    """Whether the sink has written to it before: if it is missing, its messages are lost, and it is not created."""
 
     def check(self) -> None:
         """Raise `UsageError` for a value that no topic can have."""
