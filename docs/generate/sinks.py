@@ -60,7 +60,8 @@ home.alter_sink("orders_out", retain_limit="2 days")
 home.drop_sink("orders_out")"""
 _RULES = (
     "`AVRO` and `PROTOBUF` require a schema registry. `JSON` uses one if it is given.",
-    "`ENVELOPE TRANSACTIONS` requires `FORMAT JSON` and `TOPIC`, and has no keys and no registered schema.",
+    "`ENVELOPE TRANSACTIONS` requires `FORMAT JSON` and `TOPIC`, and has no registered schema. The key of a message is the "
+    "position of its transaction.",
     "`TOPIC` for all tables of a source is invalid with `ENVELOPE UPSERT`, because keys of several tables would be "
     "mixed. With a schema registry, it requires `subject strategy` `'record'` or `'topic record'`.",
     "`KEY` requires a single table. Without `KEY`, the key is that of the table. `ENVELOPE UPSERT` requires a key.",
@@ -81,7 +82,8 @@ def page() -> str:
             "# Sinks",
             "A sink writes the changes of a table, or of all tables of a source, to Kafka topics. It begins with the "
             "rows of the tables, unless `snapshot` is false, and continues with every later change. `penstock run` "
-            "writes the messages; the statements on this page need no connection to Kafka.",
+            "writes the messages; the statements on this page need no connection to Kafka. [Write changes to "
+            "Kafka](../how-to/write-to-kafka.md) is the guide.",
             "## CREATE SINK",
             f"```text\n{_SYNTAX}\n```",
             f"```sql\n{_EXAMPLES}\n```",
