@@ -60,8 +60,8 @@ home.alter_sink("orders_out", retain_limit="2 days")
 home.drop_sink("orders_out")"""
 _RULES = (
     "`AVRO` and `PROTOBUF` require a schema registry. `JSON` uses one if it is given.",
-    "`ENVELOPE TRANSACTIONS` requires `FORMAT JSON` and `TOPIC`, and has no registered schema. The key of a message is the "
-    "position of its transaction.",
+    "`ENVELOPE TRANSACTIONS` requires `FORMAT JSON` and `TOPIC`, and has no registered schema. The key of a message is "
+    "the position of its transaction.",
     "`TOPIC` for all tables of a source is invalid with `ENVELOPE UPSERT`, because keys of several tables would be "
     "mixed. With a schema registry, it requires `subject strategy` `'record'` or `'topic record'`.",
     "`KEY` requires a single table. Without `KEY`, the key is that of the table. `ENVELOPE UPSERT` requires a key.",
