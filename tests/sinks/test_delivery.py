@@ -384,3 +384,18 @@ def test_changes_only_begin_where_history_was_retained(setup: Setup) -> None:
     setup.publish((ORDERS, inserted(20)))
     setup.deliver(snapshot=False)
     assert setup.output.rows() == [("orders", 20, 6, 20_000)]
+
+
+def test_idle_sink_retains_no_history(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease follows the position also if the last changes come in quick succession; see ``retain limit``."""
+    with closing(setup.delivery(snapshot=False)) as opened, closing(setup.log.reader()) as reader:
+        opened.open(1.0, started=False)
+        while opened.step(0.0) or not setup.is_done(opened):
+            pass
+        monkeypatch.setattr(delivery, "_LEASE_SECONDS", 3600.0)
+        setup.publish((ORDERS, inserted(20, 1)))
+        assert opened.step(0.0)
+        assert [lease.at for lease in reader.leases()] == [START]
+        monkeypatch.setattr(delivery, "_LEASE_SECONDS", 0.0)
+        assert not opened.step(0.0)
+        assert [lease.at for lease in reader.leases()] == [Lsn(20)]

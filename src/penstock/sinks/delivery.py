@@ -238,6 +238,7 @@ class Delivery:
         self._state = state
         if state != self._committed and time.monotonic() > self._written_at + _IDLE_SECONDS:
             self._write((), state)
+        self._lease(state)  # the last write may have skipped it
         return False
 
     def _images(self, logged: Mapping[TableName, LoggedTable], window: Window) -> Iterator[TableImages]:
