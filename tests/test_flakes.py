@@ -25,6 +25,7 @@ SLEEPS = {
     "end_to_end/test_bank.py Bank._restart": "the random downtime of the killed process",
     "end_to_end/test_incremental_snapshot_kill.py test_snapshot_resumes_after_a_kill": "the random point of a kill",
     "end_to_end/test_debezium.py": "the random downtime of the killed process",
+    "end_to_end/test_sink_kill.py test_kills_lose_repeat_and_split_nothing": "the random point of a kill",
     "end_to_end/test_kill.py test_killed_jvm_is_a_transient_error_at_any_time": "the point of a kill",
     "sources/kafka/test_tick_instance.py test_repeated_kills_under_a_running_producer": "the point of a kill",
     "sources/kafka/test_tick_instance.py background_writer.work": "the writer paces itself",

@@ -216,7 +216,7 @@ def test_kills_lose_repeat_and_split_nothing(bank: Bank) -> None:
     transfers = bank.database.execute("SELECT xid, payer, payee, amount, id FROM transfers")
     wanted = {(xid, "transfers", number) for xid, _, _, _, number in transfers}
     counters = dict(bank.database.execute("SELECT id, counter FROM accounts"))
-    check_changes(bank, wanted, counters, {xid: n for xid, n in Counter(t[0] for t in transfers).items()})
+    check_changes(bank, wanted, counters, Counter(t[0] for t in transfers))
     check_transactions(bank, wanted, counters)
     print(f"{dict(faults.kills)} kills, {len(transfers)} transfers")
 

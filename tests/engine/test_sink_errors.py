@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from tests.engine.shop import Shop
 from tests.engine.sink_topics import committed
@@ -133,9 +135,20 @@ def test_topic_that_accepts_small_messages_only(sinks: Sinks) -> None:
     assert sinks.ids(sinks.bad)[:2] == [1, 2]
 
 
-def set_topic(admin: AdminClient, topic: str, name: str, value: str) -> None:
-    from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+@pytest.mark.xfail(strict=True, reason="the client of the sink accepts 1 MiB, whatever the topic accepts")
+def test_topic_that_accepts_large_messages(sinks: Sinks) -> None:
+    """What the hint of the error suggests."""
+    sinks.create_bad()
+    sinks.insert(1)
+    until(lambda: sinks.count(sinks.bad) == 1, "a message")
+    sinks.shop.home.drop_sink("fine")
+    set_topic(sinks.admin, f"{sinks.bad}public.orders", "max.message.bytes", str(8 << 20))
+    sinks.shop.database.execute("INSERT INTO orders SELECT 2, repeat(md5('x'), 50000)")
+    until(lambda: sinks.status().error or sinks.count(sinks.bad) == 2, "another message")
+    assert sinks.status().error is None, sinks.status().error
 
+
+def set_topic(admin: AdminClient, topic: str, name: str, value: str) -> None:
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     [done] = admin.incremental_alter_configs([resource]).values()
@@ -158,17 +171,17 @@ def test_positions_that_were_deleted_while_stopped(sinks: Sinks) -> None:
 
 
 def test_topic_deleted_while_running(sinks: Sinks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client retries until the time of the transaction is over; the topic is not created again, without messages."""
+    """The client retries until the time of the transaction is over; then the sink creates the topic again."""
     monkeypatch.setattr(delivery, "_WRITE_SECONDS", 5.0)
     sinks.create_bad()
     sinks.insert(1)
     until(lambda: sinks.count(sinks.bad) == 1, "a message")
     delete_topic(sinks.admin, f"{sinks.bad}public.orders")
     sinks.insert(2)
-    found = sinks.fails()
-    assert f"topic {sinks.bad}public.orders was deleted" in (found.error or "")
+    until(lambda: sinks.status().error or sinks.count(sinks.bad), "the error of the sink")
     sinks.continues()
-    assert sinks.count(sinks.bad) == 0
+    sinks.delivers()
+    assert sinks.ids(sinks.bad)[0] == 2
 
 
 def delete_topic(admin: AdminClient, name: str) -> None:
@@ -177,20 +190,13 @@ def delete_topic(admin: AdminClient, name: str) -> None:
     until(lambda: name not in admin.list_topics(timeout=PATIENCE).topics, "the deletion")
 
 
-class stopped:
-    """The sink `bad` does not run: as if it had been, when the home was restarted."""
-
-    def __init__(self, sinks: Sinks) -> None:
-        self._sinks = sinks
-
-    def __enter__(self) -> None:
-        sinks = self._sinks
-        sinks.shop.catalog.sinks.set_state("bad", SinkState.FAILED, error="stopped by the test")
-        runners = sinks.shop.running._sinks._running
-        until(lambda: ("bad", "shop") not in runners, "the sink to stop")
-
-    def __exit__(self, *_: object) -> None:
-        self._sinks.shop.home.alter_sink("bad", client_id=unique("resumed"))
+@contextmanager
+def stopped(sinks: Sinks) -> Iterator[None]:
+    """Stop the sink `bad`, as while the home does not run; start it again at the end of the block."""
+    sinks.shop.catalog.sinks.set_state("bad", SinkState.FAILED, error="stopped by the test")
+    until(lambda: ("bad", "shop") not in sinks.shop.running._sinks._running, "the sink to stop")
+    yield
+    sinks.shop.home.alter_sink("bad", client_id=unique("resumed"))
 
 
 # -- schema registry ---------------------------------------------------------------------------------------------------
@@ -228,8 +234,18 @@ def test_registry_that_does_not_respond(sinks: Sinks, tmp_path: Path) -> None:
 # -- columns that are added --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("envelope", ["upsert", "changes", "debezium"])
-@pytest.mark.parametrize("column", ["note text", "priority int NOT NULL DEFAULT 5"], ids=["nullable", "required"])
+NULLABLE, REQUIRED = "note text", "priority int NOT NULL DEFAULT 5"
+WITHOUT_DEFAULT = pytest.mark.xfail(strict=True, reason="a required field without a default is not BACKWARD compatible")
+
+
+@pytest.mark.parametrize(
+    ("envelope", "column"),
+    [
+        *((envelope, column) for envelope in ("upsert", "changes") for column in (NULLABLE, REQUIRED)),
+        ("debezium", NULLABLE),
+        pytest.param("debezium", REQUIRED, marks=WITHOUT_DEFAULT),
+    ],
+)
 def test_added_column(sinks: Sinks, registry: SharedRegistry, envelope: str, column: str) -> None:
     address, subject = RegistryAddress(url=registry.url), f"{sinks.bad}public.orders-value"
     sinks.create_bad(envelope=envelope, format="avro", schema_registry=registry.url)

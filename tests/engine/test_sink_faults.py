@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,21 +162,22 @@ def test_broker_that_is_stopped(
 def test_shards_in_one_topic(shards: Shards, broker: SharedBroker, in_process: None) -> None:
     shards.both("CREATE TABLE orders (id int PRIMARY KEY, body text)")
     shards.create()
-    prefix, store, count = f"{unique('shards')}.", MemoryTables(), 0
-    fixed = {"envelope": "upsert", "format": "json", "snapshot": False, "partitions": 1}
+    prefix, store = f"{unique('shards')}.", MemoryTables()
+    fixed: dict[str, Any] = {"envelope": "upsert", "format": "json", "snapshot": False, "partitions": 1}
     shards.home.create_sink("out", "shards", broker=broker.bootstrap, topic_prefix=prefix, **fixed)
-    for _ in range(3):  # the home is restarted
+    topic = f"{prefix}public.orders"
+
+    def has_messages(count: int) -> bool:
+        return len(committed(broker.bootstrap, topic)) >= count
+
+    for count in range(3):  # the home is restarted
         with shards.home.run(store, print) as running:
             running.wait_live(PATIENCE)
             until(lambda: len(_sink(shards).started) == 2, "the sink to start")
             for database in (shards.one, shards.two):
                 database.execute(f"INSERT INTO orders VALUES ({count}, 'of {database.name}')")
-            count += 1
-            until(lambda: len(committed(broker.bootstrap, f"{prefix}public.orders")) >= 2 * count, "messages")
-    found = [
-        (json.loads(m.key or b""), json.loads(m.value or b""))
-        for m in committed(broker.bootstrap, f"{prefix}public.orders")
-    ]
+            until(partial(has_messages, 2 * count + 2), "messages")
+    found = [(json.loads(m.key or b""), json.loads(m.value or b"")) for m in committed(broker.bootstrap, topic)]
     for database in (shards.one, shards.two):
         name = database.name
         assert [pair for pair in found if pair[0][SHARD] == name] == [
@@ -236,24 +238,21 @@ def test_retain_limit_of_a_failed_sink(
     until(lambda: sink_reader("out") not in leases(shop), "the history to be released")
 
 
-@pytest.mark.parametrize("transfers", [1, 3], ids=["one transaction", "several within two seconds"])
-@pytest.mark.parametrize("wal", [False, True], ids=["idle", "other transactions"])
+@pytest.mark.xfail(strict=True, reason="compares the lease with `durable`, which advances without changes")
 def test_retain_limit_of_a_sink_that_is_not_behind(
-    start_shop: Callable[..., Shop], broker: SharedBroker, clock: type[Clock], transfers: int, wal: bool
+    start_shop: Callable[..., Shop], broker: SharedBroker, clock: type[Clock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(delivery, "_LEASE_SECONDS", 0.0)
+    monkeypatch.setattr(delivery, "_IDLE_SECONDS", 3600.0)  # as just after the position was written
     shop, prefix = start_shop(SETUP), f"{unique('idle')}."
     create(shop, broker.bootstrap, prefix, retain_limit="1 hour")
-    for number in range(transfers):
-        shop.database.execute(TRANSFER.format(one=1, other=2 + number % 2))
-        until(lambda: delivered(shop), "the sink to deliver everything")
-    if wal:
-        shop.database.execute("CREATE TABLE other (id int)")
-        until(lambda: delivered(shop), "capture")
+    shop.database.execute(TRANSFER.format(one=1, other=2))
+    until(lambda: delivered(shop), "the sink to deliver everything")
+    shop.database.execute("CREATE TABLE other (id int)")
+    until(lambda: delivered(shop), "capture")
     rounds = _count_rounds(shop)
     clock.ahead = timedelta(hours=2)
     until(lambda: rounds() > 2, "the limit to be checked")
-    with closing(shop.catalog.log("shop").reader()) as reader:
-        print(leases(shop), "durable", reader.frontiers().durable, "position", status(shop).position)
     assert (status(shop).state, status(shop).error) == (SinkState.RUNNING, None)
 
 
