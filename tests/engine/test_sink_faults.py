@@ -238,7 +238,6 @@ def test_retain_limit_of_a_failed_sink(
     until(lambda: sink_reader("out") not in leases(shop), "the history to be released")
 
 
-@pytest.mark.xfail(strict=True, reason="compares the lease with `durable`, which advances without changes")
 def test_retain_limit_of_a_sink_that_is_not_behind(
     start_shop: Callable[..., Shop], broker: SharedBroker, clock: type[Clock], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,14 +19,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from penstock.catalog.sinks import SinkRecord
 from penstock.catalog.states import SinkState
 from penstock.catalog.store import Catalog
+from penstock.changelog.interface import ChangeLogReader
 from penstock.engine.catalog_records import instance_of
 from penstock.engine.error_policy import LONGEST_TRANSIENT_PAUSE, Tries, explained
 from penstock.engine.sink_progress import SinkProgress, write_progress
@@ -46,6 +47,7 @@ __all__ = ["SinkRunner", "SinkRunners", "enforce_retain_limit"]
 _OPEN_SECONDS = 60.0
 _WAIT_SECONDS = 0.2
 _RECORD_SECONDS = 1.0
+_STOP_SECONDS = 20.0
 
 
 class SinkRunner:
@@ -72,9 +74,12 @@ class SinkRunner:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Stop after the current transaction, and wait for it."""
+        """Stop after the current transaction, and wait for it, but not for brokers that do not respond.
+
+        The next writer ends the transaction of a thread that is left behind.
+        """
         self.end()
-        self._thread.join()
+        self._thread.join(_STOP_SECONDS)
 
     def end(self) -> None:
         """Stop after the current transaction, without waiting for it."""
@@ -203,11 +208,22 @@ def enforce_retain_limit(catalog: Catalog, record: SinkRecord) -> None:
     for part in catalog.parts(record.source):
         with closing(catalog.log(part.name).reader()) as reader:
             held = next((lease.at for lease in reader.leases() if lease.reader == sink_reader(record.name)), None)
-            with suppress(HistoryExpiredError):  # all history is more recent
-                if held is not None and reader.position_at(datetime.now(UTC) - limit) > held:
-                    message = (
-                        f"sink {record.name} is further behind than its retain limit: history after {held} is released"
-                    )
-                    hint = "Drop the sink and create it again: it then begins with the present rows of its tables."
-                    catalog.sinks.set_state(record.name, SinkState.FAILED, error=message, hint=hint)
-                    reader.set_lease(sink_reader(record.name), None)
+            if held is not None and _has_older_changes(catalog, record, part.name, reader, held, limit):
+                message = (
+                    f"sink {record.name} is further behind than its retain limit: history after {held} is released"
+                )
+                hint = "Drop the sink and create it again: it then begins with the present rows of its tables."
+                catalog.sinks.set_state(record.name, SinkState.FAILED, error=message, hint=hint)
+                reader.set_lease(sink_reader(record.name), None)
+
+
+def _has_older_changes(
+    catalog: Catalog, record: SinkRecord, source: str, reader: ChangeLogReader, held: Lsn, limit: timedelta
+) -> bool:
+    """Return whether a sink has not delivered changes of its tables that are older than the limit."""
+    try:
+        upto = reader.position_at(datetime.now(UTC) - limit)
+        tables = [t.upstream for t in catalog.tables(source) if sink_of(record).table in (None, t.local)]
+        return upto > held and any(reader.extent(table, held, upto).chunks for table in tables)
+    except HistoryExpiredError:  # all history is more recent, or begins with a table that was captured again
+        return False

@@ -102,6 +102,10 @@ def resolved_sink(catalog: Catalog, sink: KafkaSink) -> KafkaSink:
     _check_columns(sink, tables)
     for table in tables:
         _check_table(sink, table)
+    from penstock.sinks.columns import check_options
+
+    keyed = {table.local: TableSchema(table.upstream, table.schema.columns, table.key) for table in tables}
+    check_options(sink.column_options(), keyed)
     return sink
 
 

@@ -121,6 +121,7 @@ class Delivery:
         self._state: SinkPosition | None = None
         self._committed: SinkPosition | None = None
         self._copied: tuple[TableSchema, Iterator[pa.RecordBatch]] | None = None
+        self._leased: Lsn | None = None
         self._leased_at = self._written_at = 0.0
         self.messages = 0
         """The number of messages that were written."""
@@ -288,7 +289,10 @@ class Delivery:
         if not always and time.monotonic() < self._leased_at + _LEASE_SECONDS:
             return
         at = state.position if self._committed is None else self._committed.position
-        self._reader.set_lease(self._name, at if state.copying is None else Lsn(min(at, state.copying.base)))
+        at = at if state.copying is None else Lsn(min(at, state.copying.base))
+        if at != self._leased:
+            self._reader.set_lease(self._name, at)
+            self._leased = at
         self._leased_at = time.monotonic()
 
 

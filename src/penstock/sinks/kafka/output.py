@@ -25,7 +25,7 @@ from penstock.errors import DefiniteError
 from penstock.formats.schema_registry import Registry
 from penstock.model import SHARD, Image, TableName, TableSchema
 from penstock.sinks.changes import changes_messages
-from penstock.sinks.columns import ColumnOptions, SinkColumns, options_of_table
+from penstock.sinks.columns import SinkColumns, options_of_table
 from penstock.sinks.debezium import DebeziumTable, debezium_messages
 from penstock.sinks.delivery import Output, TableImages
 from penstock.sinks.encoding import MessageEncoder, MessageFormat, encoder
@@ -38,11 +38,11 @@ from penstock.sinks.position import SinkPosition
 from penstock.sinks.schemas.record_names import RecordName
 from penstock.sinks.transactions import transaction_messages
 from penstock.sinks.upsert import upsert_messages
-from penstock.sinks.value_formats import ValueFormats
 
-__all__ = ["KafkaOutput", "SinkSource", "TableEncoder", "column_options", "topic_settings"]
+__all__ = ["KafkaOutput", "SinkSource", "TableEncoder", "topic_settings"]
 
-_MESSAGE_BYTES = 1 << 20
+_PART_BYTES = 512 << 10
+"""The size of the messages of a large transaction, with ENVELOPE TRANSACTIONS: below the default limit of brokers."""
 _FORMATS: dict[SinkFormat, MessageFormat] = {
     SinkFormat.JSON: "JSON",
     SinkFormat.AVRO: "AVRO",
@@ -60,12 +60,6 @@ class SinkSource:
     local_name: Callable[[TableName], str]
     shard: str | None = None
     """For a shard, the value of the column `penstock.model.SHARD`."""
-
-
-def column_options(sink: KafkaSink) -> ColumnOptions:
-    """Return the options of a sink that concern columns."""
-    formats = ValueFormats(sink.format_timestamp, sink.format_date, sink.format_numeric, sink.format_bytes)
-    return ColumnOptions(sink.include_columns, sink.exclude_columns, sink.rename_columns, sink.redact, formats)
 
 
 def topic_settings(sink: KafkaSink) -> TopicSettings:
@@ -87,7 +81,7 @@ class KafkaOutput(Output):
         self._sink, self._source = sink, source
         self._settings = sink.client_settings()
         name = f"{sink.name}-{identity}" if source.shard is None else f"{sink.name}-{identity}-{source.name}"
-        self._writer = TransactionWriter(self._settings, name, sink.positions_topic, limit=_MESSAGE_BYTES)
+        self._writer = TransactionWriter(self._settings, name, sink.positions_topic, name=sink.name)
         address = sink.registry()
         self._registry = None if address is None else Registry(address)
         self._tables: dict[TableName, TableEncoder] = {}
@@ -154,7 +148,7 @@ class KafkaOutput(Output):
         if found:
             assert self._sink.topic is not None
             self._ensure_topic(self._sink.topic)
-            messages = transaction_messages(found, _MESSAGE_BYTES // 2)
+            messages = transaction_messages(found, _PART_BYTES)
             yield TopicMessages(self._sink.topic, messages.values, messages.keys)
 
     def _table(self, schema: TableSchema) -> TableEncoder:
@@ -219,7 +213,7 @@ class TableEncoder:
         keyed = TableSchema(whole.table, whole.columns, sink.key or whole.key)
         local = source.local_name(schema.table)
         hash_key = sink.redact_key.resolved().encode() if sink.redact_key is not None else None
-        self._columns = SinkColumns(options_of_table(column_options(sink), local, keyed), keyed, hash_key, local=local)
+        self._columns = SinkColumns(options_of_table(sink.column_options(), local, keyed), keyed, hash_key, local=local)
         self._key, self._names = self._columns.key, tuple(self._columns.columns.names)
         self._debezium = DebeziumTable(
             schema=TableSchema(schema.table, self._columns.columns, self._key),

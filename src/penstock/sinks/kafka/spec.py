@@ -45,6 +45,7 @@ from penstock.units import parse_duration
 if TYPE_CHECKING:
     from penstock.formats import RegistryAddress
     from penstock.model import TableName
+    from penstock.sinks.columns import ColumnOptions
 
 __all__ = [
     "POSITIONS_TOPIC",
@@ -423,6 +424,14 @@ class KafkaSink(KafkaSinkSqlOptions, KafkaSinkOptions):
     def place(self) -> str:
         """Return the topics and the brokers, for users."""
         return f"{self.topic if self.topic is not None else f'{self.topic_prefix}*'} at {self.broker}"
+
+    def column_options(self) -> ColumnOptions:
+        """Return the options that concern columns."""
+        from penstock.sinks.columns import ColumnOptions
+        from penstock.sinks.value_formats import ValueFormats
+
+        formats = ValueFormats(self.format_timestamp, self.format_date, self.format_numeric, self.format_bytes)
+        return ColumnOptions(self.include_columns, self.exclude_columns, self.rename_columns, self.redact, formats)
 
     def client_settings(self) -> dict[str, str]:
         """Return settings of librdkafka for producers, consumers and admin clients, with secrets in clear text."""

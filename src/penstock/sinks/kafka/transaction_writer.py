@@ -43,6 +43,8 @@ _LOG.addHandler(logging.NullHandler())
 _QUEUE_MESSAGES, _PORTION_MESSAGES = 200_000, 10_000
 _QUEUE_KILOBYTES = 512 << 10
 _PORTION_BYTES = 16 << 20
+_LARGEST_MESSAGE = 512 << 20
+"""Brokers and topics have a limit of their own, and report a message that exceeds it."""
 _TRANSACTION_MS = 300_000
 _POLL_SECONDS = 0.1
 _REQUEST_SECONDS = 5.0
@@ -83,8 +85,9 @@ class TopicMessages:
 class TransactionWriter:
     """The only writer of a sink, from `open` to its first error."""
 
-    def __init__(self, settings: Mapping[str, Any], sink: str, positions: str, *, limit: int = 1 << 20) -> None:
-        """Create a writer. `settings` connect a client; `positions` is a topic; `limit` is the largest message."""
+    def __init__(self, settings: Mapping[str, Any], sink: str, positions: str, *, name: str | None = None) -> None:
+        """Create a writer. `settings` connect a client; `positions` is a topic; `name` is that of `sink` for users."""
+        self._name = name or sink
         self._settings = {**settings, "logger": _LOG}
         self._sink, self._positions = sink, positions
         self._topics: set[str] = set()
@@ -98,7 +101,7 @@ class TransactionWriter:
                 "transaction.timeout.ms": _TRANSACTION_MS,
                 "acks": "all",
                 "partitioner": "murmur2_random",
-                "message.max.bytes": limit,
+                "message.max.bytes": _LARGEST_MESSAGE,
                 "queue.buffering.max.messages": _QUEUE_MESSAGES,
                 "queue.buffering.max.kbytes": _QUEUE_KILOBYTES,
             }
@@ -210,9 +213,9 @@ class TransactionWriter:
 
     def _translated(self, cause: KafkaError) -> PenstockError:
         if is_fenced(cause):
-            message = f"another process writes sink {self._sink}"
+            message = f"another process writes sink {self._name}"
             return TransientError(message, "Run one process for each home. The sink continues when the other one ends.")
-        message = f"sink {self._sink} could not write to Kafka: {cause.str()}"
+        message = f"sink {self._name} could not write to Kafka: {cause.str()}"
         if cause.code() in _HINTS:
             return DefiniteError(message, _HINTS[cause.code()])
         return TransientError(message, "Check that the brokers are running and reachable from this host.")
