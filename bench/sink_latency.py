@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -54,7 +55,13 @@ def run(quick: bool) -> float:
         server.execute(_TABLE)
         home = Home(Path(folder) / "home")
         home.create(server.url, "bench")
-        sink = {"format": "json", "envelope": "debezium", "topic_prefix": "bench.", "partitions": 1, "snapshot": False}
+        sink: dict[str, Any] = {
+            "format": "json",
+            "envelope": "debezium",
+            "topic_prefix": "bench.",
+            "partitions": 1,
+            "snapshot": False,
+        }
         home.create_sink("out", "bench", broker=broker.bootstrap, **sink)
         with _running(home.path), _writing(server.url):
             found = _latencies(broker.bootstrap, min(_WARM_SECONDS, seconds), seconds)
@@ -83,8 +90,8 @@ def _latencies(bootstrap: str, warm: float, seconds: float) -> list[float]:
                 return found
             if committed >= began:
                 found.append((now - committed) * 1000)
-    message = f"no change arrived within {_PATIENCE:.0f} s"
-    raise TransientError(message, "Check the logs of the servers, or use a faster machine.")
+    missing = f"no change arrived within {_PATIENCE:.0f} s"
+    raise TransientError(missing, "Check the logs of the servers, or use a faster machine.")
 
 
 def _reader(bootstrap: str) -> Consumer:
