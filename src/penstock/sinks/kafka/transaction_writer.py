@@ -49,11 +49,14 @@ _TRANSACTION_MS = 300_000
 _POLL_SECONDS = 0.1
 _REQUEST_SECONDS = 5.0
 _TOO_LARGE = "Increase max.message.bytes of the topic, or exclude large columns from the sink."
+_NO_TOPIC = (
+    "The topic does not exist, or was deleted. Create it; if messages are lost, drop the sink and create it again."
+)
 _HINTS = {
     KafkaError.MSG_SIZE_TOO_LARGE: _TOO_LARGE,
     KafkaError.INVALID_MSG_SIZE: _TOO_LARGE,
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "Create the topic, or let the sink create it.",
-    KafkaError._UNKNOWN_TOPIC: "Create the topic, or let the sink create it.",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: _NO_TOPIC,
+    KafkaError._UNKNOWN_TOPIC: _NO_TOPIC,
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "Grant the user WRITE and DESCRIBE on the topic.",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Grant the user WRITE and DESCRIBE on the transactional id.",
     KafkaError.SASL_AUTHENTICATION_FAILED: "Check the login of the sink.",
