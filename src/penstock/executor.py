@@ -22,7 +22,7 @@ from penstock.engine.status import leftovers
 from penstock.engine.table_names import local_names
 from penstock.errors import UsageError, with_hint
 from penstock.layout import base_path
-from penstock.sinks.kafka.spec import KafkaSink
+from penstock.sinks.kafka.spec import KafkaSink, SinkEnvelope
 from penstock.sources.findings import Level
 from penstock.sources.interface import InstanceConfig, Source
 from penstock.sources.kinds import kind, kinds
@@ -343,6 +343,7 @@ def explain_sink(home: HomeOperations, sink: KafkaSink) -> Answer:
     rows: list[tuple[str | None, ...]] = []
     for table in home.sink_tables(resolved):
         key = f"({', '.join(table.key)})" if table.key else "none"
+        key = "position" if resolved.envelope is SinkEnvelope.TRANSACTIONS else key
         subjects = ", ".join(resolved.subjects(table.topic, table.upstream, has_key=bool(table.key))) or None
         note = "\n".join(notes.pop(table.topic, ())) or None
         rows.append((f"{sink.source}.{table.local}", table.topic, key, resolved.format.value, subjects, note))

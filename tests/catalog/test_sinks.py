@@ -53,6 +53,8 @@ def test_errors_and_states(sinks: Sinks) -> None:
     sinks.set_state("orders_out", SinkState.FAILED, error="message too large", hint="Increase the limit.")
     failed = stored(sinks)
     assert (failed.state, failed.error, failed.hint) == (SinkState.FAILED, "message too large", "Increase the limit.")
+    sinks.note_error("orders_out")  # by the thread of another shard, which works
+    assert stored(sinks) == failed
 
 
 def test_altered_options_start_a_failed_sink_again(sinks: Sinks) -> None:

@@ -156,7 +156,7 @@ def test_explain_lists_topics_keys_and_subjects(home: Home) -> None:
     assert found[4]["topic"] == "k1:9092"
     assert "error: " in found[4]["note"], "the broker does not exist"
     row, _ = rows(home, f"EXPLAIN CREATE {BIDS.removeprefix('CREATE ').replace('UPSERT', 'TRANSACTIONS')}")
-    assert (row["key"], row["subjects"]) == ("none", None)
+    assert (row["key"], row["subjects"]) == ("position", None)
     with pytest.raises(UsageError, match="has no table"):
         home.sql(f"EXPLAIN SINK x FROM shop.nothing {KAFKA} TOPIC 't' FORMAT JSON ENVELOPE CHANGES")
     assert home.sinks() == []

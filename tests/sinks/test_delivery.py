@@ -399,3 +399,46 @@ def test_idle_sink_retains_no_history(setup: Setup, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(delivery, "_LEASE_SECONDS", 0.0)
         assert not opened.step(0.0)
         assert [lease.at for lease in reader.leases()] == [Lsn(20)]
+
+
+def test_changes_only_include_those_before_the_initial_snapshot(setup: Setup) -> None:
+    """The table is copied later than the sink is created; its changes are in the log from the start."""
+    setup.tables.bases[ITEMS.table] = Lsn(35)
+    with closing(setup.log.reader()) as reader:
+        reader.set_lease("sink-out", START)
+    setup.publish((ITEMS, inserted(30)))
+    setup.publish((ITEMS, inserted(40)))
+    setup.deliver(snapshot=False)
+    assert setup.output.rows() == [("items", 30, 6, 30_000), ("items", 40, 6, 40_000)]
+
+
+def test_changes_only_of_a_table_that_is_added_later(setup: Setup) -> None:
+    setup.deliver(snapshot=False)
+    notes = TableSchema(TableName("public", "notes"), ORDERS.columns, ("id",))
+    setup.publish((ORDERS, inserted(20)))
+    setup.writer.define(notes, None, 1)  # its history begins at 20
+    setup.publish((notes, inserted(30)))
+    setup.tables.found[notes.table] = False  # it is being copied
+    setup.tables.bases[notes.table] = Lsn(100)
+    setup.publish((notes, inserted(40)), (ORDERS, inserted(40, 1)))
+    setup.deliver(snapshot=False)
+    assert [row[1] for row in setup.output.rows() if row[0] == "notes"] == [30, 40]
+    assert [row[1] for row in setup.output.rows() if row[0] == "orders"] == [20, 40]
+
+
+def test_base_of_an_earlier_generation_is_not_copied(setup: Setup) -> None:
+    del setup.tables.found[ITEMS.table]
+    setup.deliver()
+    setup.publish((ORDERS, inserted(20)))
+    setup.writer.define(ITEMS, None, 1)
+    setup.publish((ITEMS, inserted(30)))
+    setup.tables.found[ITEMS.table] = True  # its base at START belongs to the history before
+    with closing(setup.delivery()) as opened:
+        opened.open(1.0, started=True)
+        for _ in range(5):
+            opened.step(0.0)
+        assert ITEMS.table not in opened.position.tables  # type: ignore[union-attr]
+        setup.tables.bases[ITEMS.table] = Lsn(25)
+        for _ in range(5):
+            opened.step(0.0)
+    assert [row[2] for row in setup.output.rows() if row[0] == "items"] == [7, 7, 7]

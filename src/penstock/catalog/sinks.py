@@ -71,9 +71,10 @@ class Sinks:
             db.execute(query, (state, error or None, hint or None, name, SinkState.DROPPING))
 
     def note_error(self, name: str, error: str = "", hint: str = "") -> None:
-        """Record a transient error of a sink, whose state is unchanged; without an error, clear it."""
+        """Record a transient error of a running sink; without an error, clear it. That of a failed sink stays."""
+        query = "UPDATE sink SET error=?, hint=? WHERE name=? AND state=?"
         with self._catalog.transaction() as db:
-            db.execute("UPDATE sink SET error=?, hint=? WHERE name=?", (error or None, hint or None, name))
+            db.execute(query, (error or None, hint or None, name, SinkState.RUNNING))
 
     def mark_started(self, name: str, source: str) -> None:
         """Record that the sink has committed a position of a source, or of a shard."""

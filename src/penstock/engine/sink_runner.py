@@ -208,7 +208,8 @@ def enforce_retain_limit(catalog: Catalog, record: SinkRecord) -> None:
     for part in catalog.parts(record.source):
         with closing(catalog.log(part.name).reader()) as reader:
             held = next((lease.at for lease in reader.leases() if lease.reader == sink_reader(record.name)), None)
-            if held is not None and _has_older_changes(catalog, record, part.name, reader, held, limit):
+            is_late = held is not None and _has_older_changes(catalog, record, part.name, reader, held, limit)
+            if is_late and part.name in record.started:  # before, it waits for the initial snapshot
                 message = (
                     f"sink {record.name} is further behind than its retain limit: history after {held} is released"
                 )

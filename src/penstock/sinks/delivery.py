@@ -168,7 +168,7 @@ class Delivery:
         upto, error = _readable(state, logged, durable)
         if upto <= state.position and error is not None:
             raise error
-        return self._changes(state, logged, upto)
+        return self._changes(state, logged, self._next_start(state, logged, upto))
 
     def close(self) -> None:
         """Close the log and the output; the lease stays."""
@@ -199,19 +199,30 @@ class Delivery:
 
     def _join(self, state: SinkPosition, logged: Mapping[TableName, LoggedTable]) -> SinkPosition:
         """Let tables join that are readable at the position, up to the first whose rows are to be copied."""
-        for name, table_state in sorted(self._tables.states().items(), key=lambda item: item[0]):
-            if name in state.tables or name not in logged or not _complete(table_state):
+        for name in self._joining(state, logged):
+            if not self._snapshot:
+                if logged[name].valid <= state.position:
+                    self._output.prepare(name)
+                    state = self._write((), state.joined(name, logged[name].generation))
                 continue
             base = self._tables.base(name, state.position)
-            if base is None:  # its history begins later
-                continue
-            self._output.prepare(name)
-            if self._snapshot:
+            if base is not None and base[1] >= logged[name].valid:  # otherwise its history begins later
+                self._output.prepare(name)
                 state = replace(state, copying=Copying(name, *base))
                 self._lease(state, always=True)
                 return state
-            state = self._write((), state.joined(name, logged[name].generation))
         return state
+
+    def _joining(self, state: SinkPosition, logged: Mapping[TableName, LoggedTable]) -> list[TableName]:
+        """Return the tables that have not joined; one whose rows are not copied need not have any yet."""
+        states = sorted(self._tables.states().items(), key=lambda item: item[0])
+        names = [name for name, found in states if _complete(found) or not self._snapshot]
+        return [name for name in names if name in logged and name not in state.tables]
+
+    def _next_start(self, state: SinkPosition, logged: Mapping[TableName, LoggedTable], upto: Lsn) -> Lsn:
+        """Return `upto`, or the start of a table's history before it: without rows, the table joins exactly there."""
+        starts = [] if self._snapshot else [logged[name].valid for name in self._joining(state, logged)]
+        return min([upto, *(start for start in starts if start > state.position)])
 
     def _copy(self, state: SinkPosition, copying: Copying, logged: Mapping[TableName, LoggedTable]) -> None:
         """Write one part of the rows of the table that joins."""
@@ -297,6 +308,7 @@ class Delivery:
 
 
 def _complete(state: bool | DefiniteError) -> bool:
+    """Return whether the initial snapshot of a table is complete; raise its error."""
     if isinstance(state, DefiniteError):
         raise state
     return state
