@@ -25,7 +25,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from penstock.catalog.sinks import SinkRecord
-from penstock.catalog.states import SinkState
+from penstock.catalog.states import SinkState, TableState
 from penstock.catalog.store import Catalog
 from penstock.changelog.interface import ChangeLogReader
 from penstock.engine.catalog_records import instance_of
@@ -208,8 +208,7 @@ def enforce_retain_limit(catalog: Catalog, record: SinkRecord) -> None:
     for part in catalog.parts(record.source):
         with closing(catalog.log(part.name).reader()) as reader:
             held = next((lease.at for lease in reader.leases() if lease.reader == sink_reader(record.name)), None)
-            is_late = held is not None and _has_older_changes(catalog, record, part.name, reader, held, limit)
-            if is_late and part.name in record.started:  # before, it waits for the initial snapshot
+            if held is not None and _has_older_changes(catalog, record, part.name, reader, held, limit):
                 message = (
                     f"sink {record.name} is further behind than its retain limit: history after {held} is released"
                 )
@@ -222,9 +221,11 @@ def _has_older_changes(
     catalog: Catalog, record: SinkRecord, source: str, reader: ChangeLogReader, held: Lsn, limit: timedelta
 ) -> bool:
     """Return whether a sink has not delivered changes of its tables that are older than the limit."""
+    tables = [t for t in catalog.tables(source) if sink_of(record).table in (None, t.local)]
+    if source not in record.started and any(table.state is not TableState.LIVE for table in tables):
+        return False  # it waits for the initial snapshot
     try:
         upto = reader.position_at(datetime.now(UTC) - limit)
-        tables = [t.upstream for t in catalog.tables(source) if sink_of(record).table in (None, t.local)]
-        return upto > held and any(reader.extent(table, held, upto).chunks for table in tables)
+        return upto > held and any(reader.extent(table.upstream, held, upto).chunks for table in tables)
     except HistoryExpiredError:  # all history is more recent, or begins with a table that was captured again
         return False
