@@ -70,7 +70,7 @@ MUTATIONS = (
         name="unchanged-ignored",
         breaks="The fold treats an unsent TOAST value as null, and overwrites the value.",
         file="src/penstock/tables/arrow/fold.py",
-        old="    unknown = _unknown(images)\n",
+        old="    unknown = omitted_values(images)\n",
         new="    unknown: dict[int, Flags] = {}\n",
         tests=("tests/tables/test_small_fold.py::test_random_histories",),
     ),
