@@ -53,11 +53,13 @@ OWN_JVM: tuple[str, ...] = (
 """Folders and files whose tests start processes with a Spark of their own."""
 
 LONGEST: tuple[str, ...] = (
+    "tests/engine/test_sink_errors.py",
+    "tests/engine/test_sink_faults.py",
     "tests/cli/test_bad_input.py",
     "tests/embedded/test_postgres.py",
     "tests/sources/kafka/transactions/test_instance.py",
 )
-"""Files without Spark that take longer than a minute, longest first; `make test` prints the slowest files last."""
+"""Files without Spark that take about a minute or longer, longest first; `make test` prints the slowest files last."""
 
 
 class LaneNames:

@@ -63,6 +63,7 @@ def _up_to_snapshot_end(messages: Sequence[Message], read: Read) -> int:
     return len(messages)
 
 
+@pytest.mark.slow("the sum is read after each part of a replay, in Spark")
 @pytest.mark.parametrize(
     "converter",
     [
