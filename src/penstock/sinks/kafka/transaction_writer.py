@@ -45,7 +45,7 @@ _QUEUE_KILOBYTES = 512 << 10
 _PORTION_BYTES = 16 << 20
 _LARGEST_MESSAGE = 512 << 20
 """Brokers and topics have a limit of their own, and report a message that exceeds it."""
-_TRANSACTION_MS = 300_000
+_TRANSACTION_MS = 60_000
 _POLL_SECONDS = 0.1
 _REQUEST_SECONDS = 5.0
 _TOO_LARGE = "Increase max.message.bytes of the topic, or exclude large columns from the sink."
