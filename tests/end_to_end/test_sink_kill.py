@@ -39,7 +39,7 @@ from tests.end_to_end.conftest import Penstock
 from tests.engine.sink_topics import committed
 
 KILLS = int(os.environ.get("PENSTOCK_SINK_KILLS", "0"))
-STALLS = "sinks may wait for a transaction in the positions topic until it times out: set PENSTOCK_SINK_KILLS=50 to run it"
+STALLS = "sinks may wait for a transaction until it times out: set PENSTOCK_SINK_KILLS=50 to run it"
 pytestmark = [pytest.mark.deep, pytest.mark.skipif(not KILLS, reason=STALLS)]
 SEED = int(os.environ.get("PENSTOCK_SINK_KILLS_SEED", "0"))
 ACCOUNTS, OPENING = 20, 1000
