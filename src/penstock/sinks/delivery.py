@@ -44,7 +44,8 @@ _BATCH_ROWS = 50_000
 _IDLE_SECONDS = 10.0
 """How often the position is written while it advances over no changes."""
 _LEASE_SECONDS = 2.0
-_WRITE_SECONDS = 300.0
+_WRITE_SECONDS = 60.0
+"""Brokers end a longer transaction: see `penstock.sinks.kafka.transaction_writer`."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Topics of sinks at real brokers: created as told or required to exist, and checked beforehand."""
+"""Topics of sinks at real brokers: created as requested or required to exist, and checked beforehand."""
 
 from __future__ import annotations
 
