@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -121,6 +122,22 @@ def test_earlier_writer_is_fenced(setup: Setup) -> None:
     first.close()
     second.write(setup.messages((b"a", b"2")), b"20", PATIENCE)
     assert setup.committed() == {b"a": [b"2"]}
+
+
+def test_writer_that_is_fenced_while_it_sends(setup: Setup) -> None:
+    """The client then rejects further messages with an error that does not say why."""
+    first, second = setup.writer(), setup.writer()
+    first.open(PATIENCE)
+
+    def messages() -> Iterator[TopicMessages]:
+        yield from setup.messages((b"a", b"1"))
+        first._producer.flush(PATIENCE)
+        second.open(PATIENCE)
+        while True:
+            yield from setup.messages((b"a", b"2"))
+
+    with pytest.raises(TransientError, match=f"another process writes sink {setup.sink}"):
+        first.write(messages(), b"10", PATIENCE)
 
 
 def test_many_messages_are_written_in_order(setup: Setup) -> None:

@@ -212,7 +212,16 @@ class TransactionWriter:
             with unwrap_fatal_errors():
                 yield
         except KafkaException as error:
-            raise self._translated(cause_of(error)) from None
+            raise self._translated(self._reason(cause_of(error))) from None
+
+    def _reason(self, cause: KafkaError) -> KafkaError:
+        """Return why the producer has failed for good: messages that it rejects afterwards do not say so."""
+        if cause.code() == KafkaError._FATAL:
+            try:
+                self._producer.abort_transaction(1.0)
+            except KafkaException as error:
+                return cause_of(error)
+        return cause
 
     def _translated(self, cause: KafkaError) -> PenstockError:
         if is_fenced(cause):
