@@ -170,7 +170,7 @@ class TransactionWriter:
         may be behind that, so it reads up to the present end of the topic, and waits for open transactions to end.
         """
         found: bytes | None = None
-        end = self._end_of_positions(deadline)
+        end, read = self._end_of_positions(deadline), 0
         with closing(Consumer(self._consumer_settings("read_committed"))) as reader:
             reader.assign([TopicPartition(self._positions, 0, 0)])
             while time.monotonic() < deadline:
@@ -180,9 +180,11 @@ class TransactionWriter:
                         found = message.value() if message.key() == self._sink.encode() else found
                     elif error.code() != KafkaError._PARTITION_EOF:
                         raise KafkaException(error)
-                    if offset is not None and offset >= end:  # other sinks may always be ahead of the reported end
+                    read = read if offset is None else offset
+                    if read >= end:  # other sinks may always be ahead of the reported end
                         return found
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "a transaction in the positions topic does not end"))
+        open_from = f"a transaction in topic {self._positions} does not end: committed up to offset {read} of {end}"
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, open_from))
 
     def _end_of_positions(self, deadline: float) -> int:
         """Return the end of the positions topic, including open transactions; retry while brokers elect a leader."""
