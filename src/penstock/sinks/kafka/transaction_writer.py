@@ -217,10 +217,11 @@ class TransactionWriter:
             raise self._translated(self._reason(cause_of(error))) from None
 
     def _reason(self, cause: KafkaError) -> KafkaError:
-        """Return why the producer has failed for good: messages that it rejects afterwards do not say so."""
-        if cause.code() == KafkaError._FATAL:
+        """Return why the producer has failed: messages that it rejects afterwards do not say so."""
+        if cause.code() in (KafkaError._FATAL, KafkaError._STATE):
             try:
-                self._producer.abort_transaction(1.0)
+                with unwrap_fatal_errors():
+                    self._producer.abort_transaction(_REQUEST_SECONDS)
             except KafkaException as error:
                 return cause_of(error)
         return cause
