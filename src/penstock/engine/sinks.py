@@ -7,7 +7,7 @@
     drop:    catalog (dropping) ─▶ stopped by the running home ─▶ history released ─▶ catalog (removed)
 
 A sink is only a record until the running home starts it: creating one connects to no broker. Dropping one keeps its
-topics, their messages, and its entry in the topic of positions. Without a running home, a drop is complete at once.
+topics, their messages, and its topic of positions. Without a running home, a drop is complete at once.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def check_sink(catalog: Catalog, sink: KafkaSink, seconds: float = _CHECK_SECOND
 
     topics = {table.topic: topic_settings(sink) for table in sink_tables(catalog, sink)}
     is_upsert = sink.envelope is SinkEnvelope.UPSERT
-    settings, positions = sink.client_settings(), sink.positions_topic
+    settings, positions = sink.client_settings(), sink.topic_of_positions()
     findings = check_topics(settings, topics, seconds, upsert=is_upsert, positions=positions)
     address = sink.registry()
     try:

@@ -81,7 +81,7 @@ class KafkaOutput(Output):
         self._sink, self._source = sink, source
         self._settings = sink.client_settings()
         name = f"{sink.name}-{identity}" if source.shard is None else f"{sink.name}-{identity}-{source.name}"
-        self._writer = TransactionWriter(self._settings, name, sink.positions_topic, name=sink.name)
+        self._writer = TransactionWriter(self._settings, name, sink.topic_of_positions(), name=sink.name)
         address = sink.registry()
         self._registry = None if address is None else Registry(address)
         self._tables: dict[TableName, TableEncoder] = {}
@@ -94,7 +94,7 @@ class KafkaOutput(Output):
 
     def open(self, seconds: float) -> bytes | None:
         """Create the topic of positions if it is missing; fence earlier writers; return the last position."""
-        ensure_positions_topic(self._settings, self._sink.positions_topic, seconds)
+        ensure_positions_topic(self._settings, self._sink.topic_of_positions(), seconds)
         found = self._writer.open(seconds)
         if found is not None:
             self._written = {self._topic_name(table) for table in SinkPosition.from_bytes(found).begun()}

@@ -36,6 +36,7 @@ from penstock.kafka_client.option_values import Word, reject_unsupported
 from penstock.kafka_client.secrets import SecretOption
 from penstock.kafka_client.tls import SaslOptions, SslOptions
 from penstock.name_suggestions import nearest
+from penstock.sinks.kafka.topic_names import positions_topic_name
 from penstock.sources.interface import is_name
 from penstock.sql.syntax.names import Name
 from penstock.sql.syntax.options import Keyword
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from penstock.sinks.columns import ColumnOptions
 
 __all__ = [
-    "POSITIONS_TOPIC",
     "CleanupPolicy",
     "Delivery",
     "KafkaSink",
@@ -61,7 +61,6 @@ __all__ = [
     "check_sink_name",
 ]
 
-POSITIONS_TOPIC = "penstock-sink-positions"
 _FROZEN = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 _REDACTIONS = ("null", "hash", "last four")
 _FIXED_TEXT = "fixed:"
@@ -262,8 +261,10 @@ class KafkaSinkOptions(ConnectionOptions):
         default=None,
         description="cleanup policy of created topics; default: compact with ENVELOPE UPSERT, otherwise delete",
     )
-    positions_topic: str = Field(
-        default=POSITIONS_TOPIC, description="compacted topic with the positions of sinks; created if it is missing"
+    positions_topic: str | None = Field(
+        default=None,
+        description="compacted topic with the position of the sink; created if it is missing; default: "
+        "penstock-sink-positions- and the name of the sink",
     )
     retain_limit: Annotated[str | None, Span()] = Field(
         default=None,
@@ -297,8 +298,8 @@ class KafkaSinkOptions(ConnectionOptions):
 
     @field_validator("positions_topic")
     @classmethod
-    def _a_positions_topic(cls, name: str) -> str:
-        return checked_topic(name)
+    def _a_positions_topic(cls, name: str | None) -> str | None:
+        return None if name is None else checked_topic(name)
 
     @field_validator("retain_limit")
     @classmethod
@@ -401,6 +402,10 @@ class KafkaSink(KafkaSinkSqlOptions, KafkaSinkOptions):
     def server_name(self) -> str:
         """Return Debezium's logical name of the server: the prefix of topics, or the name of the source."""
         return (self.topic_prefix or "").rstrip(".-_") or self.source
+
+    def topic_of_positions(self) -> str:
+        """Return the topic that has the position of the sink."""
+        return self.positions_topic or positions_topic_name(self.name)
 
     def record_names(self, upstream: TableName) -> tuple[str, str]:
         """Return the names of the records of keys and values of a table, by its upstream name, as Debezium has them."""
@@ -634,7 +639,7 @@ _SINK_RULES: tuple[Rule, ...] = (
         "Set option \"subject_strategy\" to 'topic record' or 'record', or use TOPIC PREFIX 'prefix'.",
     ),
     (
-        lambda o: o.positions_topic == o.topic,
+        lambda o: o.topic == o.topic_of_positions(),
         'option "positions_topic" is the topic of the messages',
         "Use another topic for one of them.",
     ),

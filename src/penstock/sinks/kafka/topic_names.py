@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from penstock.errors import UsageError
 from penstock.model import TableName
 
-__all__ = ["check_topic_name", "topic_name", "topics_of_tables"]
+__all__ = ["check_topic_name", "positions_topic_name", "topic_name", "topics_of_tables"]
 
 _LONGEST = 249
 _NOT_ALLOWED = re.compile(r"[^a-zA-Z0-9._-]")
@@ -40,6 +40,14 @@ def topic_name(table: TableName, *, prefix: str = "", fixed: str | None = None) 
     if prefix:
         check_topic_name(prefix)
     return check_topic_name(prefix + _NOT_ALLOWED.sub(_replacement, str(table)))
+
+
+def positions_topic_name(sink: str) -> str:
+    """Return the default topic of positions of a sink; it has its own, as an open transaction of another would hide it.
+
+    Sinks of the same name in several homes share it.
+    """
+    return check_topic_name("penstock-sink-positions-" + _NOT_ALLOWED.sub(_replacement, sink))
 
 
 def topics_of_tables(

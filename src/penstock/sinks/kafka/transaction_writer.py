@@ -6,13 +6,18 @@
     write(messages, position)     one transaction: messages to topics, the position to the topic of positions
 
 A consumer with ``isolation.level=read_committed`` sees each message once: after a crash, the next writer continues at
-the position of the last committed transaction. The topic of positions is compacted and has one message for each sink,
-with its name as key.
+the position of the last committed transaction. The topic of positions is compacted. Usually it belongs to one sink; if
+several share it, each has one message in it, with its name as key.
 
 **Fencing.** The transactional id belongs to the sink. `open` makes the brokers reject every earlier producer with this
 id, and waits until its pending transaction has ended. The position is read after that, so no transaction of another
-writer can follow it. Other sinks may have open transactions in the topic of positions; these are waited for, because
-committed messages behind them cannot be read yet.
+writer can follow it.
+
+**Transactions that do not end.** Committed messages behind an open transaction cannot be read yet. It is another sink's
+with the same topic, and ends soon; or brokers have lost its end. Kafka 4.3.1 does so if it restarts after the decision
+to commit, and the partition has no leader for a moment: the coordinator then takes the partition for deleted. Only an
+administrator can end such a transaction. Its position is as invisible as its messages, so afterwards the sink writes
+them again.
 
 **Order.** Messages of a partition keep the order in which they are given: the producer is idempotent, and partitions
 follow from keys, as in Java clients. The client's queue never rejects a message, which would change the order, because
@@ -183,8 +188,18 @@ class TransactionWriter:
                     read = read if offset is None else offset
                     if read >= end:  # other sinks may always be ahead of the reported end
                         return found
-        open_from = f"a transaction in topic {self._positions} does not end: committed up to offset {read} of {end}"
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, open_from))
+        raise self._never_ends(read, end)
+
+    def _never_ends(self, read: int, end: int) -> TransientError:
+        at = f"committed up to offset {read} of {end}"
+        message = f"sink {self._name} waits for a transaction in topic {self._positions} that does not end: {at}"
+        tool = f"kafka-transactions.sh --bootstrap-server {self._settings['bootstrap.servers']}"
+        hint = (
+            "Brokers end an open transaction after a minute. If this error stays, they have lost its end; run: "
+            f"{tool} abort --topic {self._positions} --partition 0 --start-offset {read}; and the same for other "
+            f"partitions of the sink that are found with: {tool} find-hanging --broker-id ID"
+        )
+        return TransientError(message, hint)
 
     def _end_of_positions(self, deadline: float) -> int:
         """Return the end of the positions topic, including open transactions; retry while brokers elect a leader."""
