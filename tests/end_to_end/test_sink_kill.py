@@ -38,9 +38,8 @@ from tests.conftest import Database
 from tests.end_to_end.conftest import Penstock
 from tests.engine.sink_topics import committed
 
-KILLS = int(os.environ.get("PENSTOCK_SINK_KILLS", "0"))
-STALLS = "sinks may wait for a transaction until it times out: set PENSTOCK_SINK_KILLS=50 to run it"
-pytestmark = [pytest.mark.deep, pytest.mark.skipif(not KILLS, reason=STALLS)]
+KILLS = int(os.environ.get("PENSTOCK_SINK_KILLS", "20"))
+pytestmark = pytest.mark.deep
 SEED = int(os.environ.get("PENSTOCK_SINK_KILLS_SEED", "0"))
 ACCOUNTS, OPENING = 20, 1000
 WRITERS, PAUSE = 3, 0.03
@@ -174,7 +173,7 @@ def bank(tmp_path: Path, database: Database) -> Iterator[Bank]:
     home.create(database.url, "bank")
     with home.run(MemoryTables(), print) as running:
         running.wait_live(PATIENCE)
-    with start_kafka(tmp_path / "broker") as broker:
+    with start_kafka(tmp_path / "broker", apart=True) as broker:
         options: dict[str, Any] = {"broker": broker.bootstrap, "format": "json", "snapshot": False, "partitions": 2}
         home.create_sink("changes", "bank", envelope="changes", topic_prefix="bank.", **options)
         home.create_sink("whole", "bank", envelope="transactions", topic="bank.all", **options)

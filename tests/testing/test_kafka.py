@@ -63,6 +63,22 @@ def test_broker_keeps_topics_and_ports_after_a_restart_and_a_crash(tmp_path: Pat
 
 
 @pytest.mark.deep
+def test_controller_apart_survives_a_crash_of_the_broker(tmp_path: Path) -> None:
+    with start_kafka(tmp_path / "kafka", apart=True) as broker:
+        create_topic(broker, "one")
+        controller = broker._apart
+        assert controller is not None
+        pid = controller.pid
+        broker.kill()
+        assert pid is not None
+        assert pid == controller.pid
+        assert not is_gone(pid)
+        broker.start()
+        assert "one" in topics(broker)
+    assert is_gone(pid)
+
+
+@pytest.mark.deep
 def test_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", STARTER, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:

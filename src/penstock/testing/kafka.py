@@ -13,6 +13,11 @@ The broker listens on the loopback interface only, and keeps its ports as long a
 after `restart`. All data is in `folder`, which is not removed: a broker that is started there again has the same
 topics. It runs as the user of this process, root included. Its output is in ``folder/broker.log``.
 
+**Brokers that are killed.** Broker and controller are one process, unless the controller is `apart`. Killed together,
+they start as if the broker had never been away; then it is fenced for a moment, and a transaction whose end was decided
+but not written is lost: consumers wait for it forever (Kafka 4.3.1). With the controller `apart`, as in production, the
+broker is fenced before it starts again, and transactions end.
+
 One listener has no authentication; `guarded` adds two secure listeners, with certificates of an insecure authority that
 ``openssl`` creates::
 
@@ -29,6 +34,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+import time
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -48,6 +54,7 @@ from penstock.testing.java_server import JavaServer, free_ports, of_jars
 __all__ = [
     "PLAIN_USER",
     "KafkaBroker",
+    "KafkaController",
     "SecureListeners",
     "bootstrap_checkpoint",
     "has_openssl",
@@ -58,17 +65,18 @@ __all__ = [
 ]
 
 _MEGABYTES = 256
-_NODE = 1
+_NODE, _CONTROLLER_NODE = 1, 100
 _ONE_OF_EACH = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
 
 
-def start_kafka(folder: Path, *, guarded: bool = False, session_seconds: int = 2) -> KafkaBroker:
+def start_kafka(folder: Path, *, guarded: bool = False, session_seconds: int = 2, apart: bool = False) -> KafkaBroker:
     """Start a broker with its data in `folder`, and return when it is ready.
 
     After a crash it cannot restart within `session_seconds`. A broker that is suspended for longer, as on a busy
     machine, is fenced for a short time and rejects requests: use a long session for a broker that is never killed.
+    With `apart`, the controller is another process, which `KafkaBroker.kill` spares.
     """
-    broker = KafkaBroker(folder, guarded=guarded, session_seconds=session_seconds)
+    broker = KafkaBroker(folder, guarded=guarded, session_seconds=session_seconds, apart=apart)
     broker.start()
     return broker
 
@@ -78,10 +86,14 @@ class KafkaBroker(JavaServer):
 
     NAME, LOG, READY_SECONDS = "the Kafka broker", "broker.log", 60.0
 
-    def __init__(self, folder: Path, *, guarded: bool = False, session_seconds: int = 2) -> None:
+    def __init__(self, folder: Path, *, guarded: bool = False, session_seconds: int = 2, apart: bool = False) -> None:
         super().__init__(folder)
         self._session_seconds = session_seconds
         self._port, self._controller = free_ports()
+        self._cluster = secrets.token_urlsafe(16)
+        at = folder / "controller"
+        self._apart = KafkaController(at, self._controller, self._cluster, session_seconds) if apart else None
+        self._killed_at: float | None = None
         self._doors = SecureListeners(self._folder) if guarded else None
 
     @property
@@ -99,10 +111,29 @@ class KafkaBroker(JavaServer):
         """Add a user for the SASL listener."""
         self.doors.add_user(self.bootstrap, name, password)
 
+    def start(self) -> None:
+        """Start the broker, if it is stopped; with the controller apart, only after its last session has expired."""
+        if self._apart is not None:
+            self._apart.start()
+            if self._killed_at is not None:
+                time.sleep(max(0.0, self._killed_at + self._session_seconds + 1.0 - time.monotonic()))
+        super().start()
+
+    def stop(self) -> None:
+        """Stop the broker cleanly, then its controller."""
+        super().stop()
+        if self._apart is not None:
+            self._apart.stop()
+
+    def kill(self) -> None:
+        """Kill the broker with SIGKILL, as in a crash; a controller that is apart continues."""
+        super().kill()
+        self._killed_at = time.monotonic()
+
     def _command(self) -> list[str]:
         properties = self._write_properties()
         if not (self._folder / "data" / "meta.properties").exists():
-            self._format()
+            _format(self._folder, _NODE, self._cluster)
         return [*_java(), "kafka.Kafka", str(properties)]
 
     def _write_properties(self) -> Path:
@@ -115,12 +146,13 @@ class KafkaBroker(JavaServer):
     def _properties(self) -> dict[str, object]:
         single = {f"{topic}.replication.factor": 1 for topic in _ONE_OF_EACH}
         single |= {f"{topic}.num.partitions": 1 for topic in _ONE_OF_EACH}
-        listeners = [f"PLAINTEXT://{self.bootstrap}", f"CONTROLLER://127.0.0.1:{self._controller}"]
+        listeners = [f"PLAINTEXT://{self.bootstrap}"]
+        listeners += [] if self._apart else [f"CONTROLLER://127.0.0.1:{self._controller}"]
         listeners += self._doors.listeners() if self._doors else []
         return {
-            "process.roles": "broker,controller",
+            "process.roles": "broker" if self._apart else "broker,controller",
             "node.id": _NODE,
-            "controller.quorum.voters": f"{_NODE}@127.0.0.1:{self._controller}",
+            "controller.quorum.voters": f"{_CONTROLLER_NODE if self._apart else _NODE}@127.0.0.1:{self._controller}",
             "controller.listener.names": "CONTROLLER",
             "listeners": ",".join(listeners),
             "log.dirs": self._folder / "data",
@@ -135,17 +167,6 @@ class KafkaBroker(JavaServer):
             **(self._doors.properties() if self._doors else {}),
         }
 
-    def _format(self) -> None:
-        """Write the files of ``StorageTool format``: the first records of the metadata log, then `meta.properties`."""
-        data = self._folder / "data"
-        try:
-            data.mkdir(exist_ok=True)
-            (data / "bootstrap.checkpoint").write_bytes(bootstrap_checkpoint())
-            (data / "meta.properties").write_text(_meta_properties(), encoding="utf-8")
-        except OSError as error:
-            message = f"Kafka storage in {self._folder} could not be formatted: {error.strerror}"
-            raise DefiniteError(message, "Use a folder that is writable and has free disk space.") from error
-
     def _answers(self) -> bool:
         """Return whether the broker is ready; probe the port first, as a client that finds it closed backs off."""
         with suppress(OSError, KafkaException), socket.create_connection(("127.0.0.1", self._port), 1):
@@ -154,15 +175,57 @@ class KafkaBroker(JavaServer):
         return False
 
 
+class KafkaController(JavaServer):
+    """The process of a controller: it survives when its broker is killed."""
+
+    NAME, LOG, READY_SECONDS = "the Kafka controller", "controller.log", 60.0
+
+    def __init__(self, folder: Path, port: int, cluster: str, session_seconds: int) -> None:
+        super().__init__(folder)
+        self._port, self._cluster, self._session_seconds = port, cluster, session_seconds
+
+    def _command(self) -> list[str]:
+        if not (self._folder / "data" / "meta.properties").exists():
+            _format(self._folder, _CONTROLLER_NODE, self._cluster)
+        properties = self._folder / "controller.properties"
+        lines = {
+            "process.roles": "controller",
+            "node.id": _CONTROLLER_NODE,
+            "controller.quorum.voters": f"{_CONTROLLER_NODE}@127.0.0.1:{self._port}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"CONTROLLER://127.0.0.1:{self._port}",
+            "log.dirs": self._folder / "data",
+            "broker.session.timeout.ms": self._session_seconds * 1000,
+        }
+        properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
+        return [*_java(), "kafka.Kafka", str(properties)]
+
+    def _answers(self) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
+            return True
+        return False
+
+
+def _format(folder: Path, node: int, cluster: str) -> None:
+    """Write the files of ``StorageTool format``: the first records of the metadata log, then `meta.properties`."""
+    data = folder / "data"
+    try:
+        data.mkdir(exist_ok=True)
+        (data / "bootstrap.checkpoint").write_bytes(bootstrap_checkpoint())
+        (data / "meta.properties").write_text(_meta_properties(node, cluster), encoding="utf-8")
+    except OSError as error:
+        message = f"Kafka storage in {folder} could not be formatted: {error.strerror}"
+        raise DefiniteError(message, "Use a folder that is writable and has free disk space.") from error
+
+
 def bootstrap_checkpoint() -> bytes:
     """Return the first metadata records of a new cluster: its feature levels."""
     return (files("penstock.testing") / "kafka.checkpoint").read_bytes()
 
 
-def _meta_properties() -> str:
-    """Identify a new cluster and its only data directory."""
-    cluster, directory = secrets.token_urlsafe(16), secrets.token_urlsafe(16)
-    return f"version=1\nnode.id={_NODE}\ncluster.id={cluster}\ndirectory.id={directory}\n"
+def _meta_properties(node: int, cluster: str) -> str:
+    """Identify a cluster, a node of it, and its only data directory."""
+    return f"version=1\nnode.id={node}\ncluster.id={cluster}\ndirectory.id={secrets.token_urlsafe(16)}\n"
 
 
 def _java() -> list[str]:
