@@ -14,7 +14,7 @@ from tests.sinks.test_redaction import CANARY, KEY, model
 
 from penstock.errors import PenstockError, UsageError
 from penstock.model import Image, TableName, TableSchema, copied_images, image_schema, with_missing
-from penstock.sinks.columns import ColumnOptions, SinkColumns, check_options, columns_of_tables
+from penstock.sinks.columns import ColumnOptions, SinkColumns, check_options, options_of_table
 from penstock.sinks.value_formats import ValueFormats
 
 TYPES = {pa.string(): st.text(max_size=8), pa.int64(): st.integers(-9, 9), pa.binary(): st.binary(max_size=3)}
@@ -167,9 +167,16 @@ TABLES = {
 }
 
 
+def columns_of_tables(options: ColumnOptions, key: bytes | None) -> dict[str, SinkColumns]:
+    return {
+        local: SinkColumns(options_of_table(options, local, schema), schema, key, local=local)
+        for local, schema in TABLES.items()
+    }
+
+
 def outputs(options: ColumnOptions, key: bytes | None = KEY) -> dict[str, list[str]]:
     check_options(options, TABLES)
-    return {local: columns.columns.names for local, columns in columns_of_tables(options, TABLES, key).items()}
+    return {local: columns.columns.names for local, columns in columns_of_tables(options, key).items()}
 
 
 @pytest.mark.parametrize(
@@ -199,7 +206,7 @@ def test_included_columns_of_one_table_do_not_restrict_others() -> None:
 def test_more_specific_name_decides() -> None:
     redact = {"public.orders.card": "fixed:3", "orders.card": "fixed:2", "card": "fixed:1"}
     for shuffled in (random.Random(seed).sample(list(redact.items()), 3) for seed in range(6)):
-        found = columns_of_tables(ColumnOptions(redact=dict(shuffled)), TABLES, None)
+        found = columns_of_tables(ColumnOptions(redact=dict(shuffled)), None)
         values = {
             local: columns.images(images(TABLES[local], [{"id": 1, "card": "c"}], [None])).column("row").to_pylist()
             for local, columns in found.items()
@@ -213,9 +220,9 @@ def test_key_of_hashes_is_needed_only_by_tables_with_hashes() -> None:
     check_options(options, TABLES)
     SinkColumns(ColumnOptions(redact={"card": "null"}), CARDS, None)
     with pytest.raises(UsageError, match="redaction hash of table customers requires a key"):
-        columns_of_tables(options, TABLES, None)
+        columns_of_tables(options, None)
     with pytest.raises(UsageError, match="requires a key"):
-        columns_of_tables(options, TABLES, b"")
+        columns_of_tables(options, b"")
 
 
 # -- validation --------------------------------------------------------------------------------------------------------
@@ -250,7 +257,6 @@ def test_invalid_options(options: ColumnOptions, schema: TableSchema, message: s
     for validate in (
         lambda: check_options(options, {"orders": schema}),
         lambda: SinkColumns(options, schema, KEY),
-        lambda: columns_of_tables(options, {"orders": schema}, KEY),
     ):
         with pytest.raises(UsageError) as caught:
             validate()

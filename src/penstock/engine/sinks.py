@@ -12,7 +12,7 @@ topics, their messages, and its topic of positions. Without a running home, a dr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,16 +94,14 @@ def resolved_sink(catalog: Catalog, sink: KafkaSink) -> KafkaSink:
 
     Secrets are not checked, because literal ones may not be stored yet.
     """
+    from penstock.sinks.columns import check_options
+
     records = _sources(catalog, sink)
     if sink.table is not None:
         local = named_table(catalog, records[0].name, sink.table).local
         sink = KafkaSink.of(sink.name, sink.source, local, **_options(sink))
     tables = sink_tables(catalog, sink)
-    _check_columns(sink, tables)
-    for table in tables:
-        _check_table(sink, table)
-    from penstock.sinks.columns import check_options
-
+    _check_keys(sink, tables)
     keyed = {table.local: TableSchema(table.upstream, table.schema.columns, table.key) for table in tables}
     check_options(sink.column_options(), keyed)
     return sink
@@ -266,39 +264,15 @@ def _reject_fixed(sink: KafkaSink, option: str) -> None:
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 
-def _check_columns(sink: KafkaSink, tables: Sequence[SinkTable]) -> None:
-    """Raise `UsageError` for a column in the options that no table has: a misspelled redaction is never ignored."""
+def _check_keys(sink: KafkaSink, tables: Sequence[SinkTable]) -> None:
+    """Raise `UsageError` for a column of KEY that does not exist, or a table without a key that needs one."""
     known = dict.fromkeys(name for table in tables for name in table.schema.columns.names)
-    named: dict[str, Collection[str]] = {
-        "include_columns": sink.include_columns,
-        "exclude_columns": sink.exclude_columns,
-        "rename_columns": sink.rename_columns,
-        "redact": sink.redact,
-        "key": sink.key,
-    }
-    for option, columns in named.items():
-        for column in columns:
-            if column not in known:
-                where = f"table {sink.source}.{sink.table}" if sink.table else f"any table of source {sink.source}"
-                message = f'column "{column}" in option "{option}" does not exist in {where}'
-                columns_known = f"Columns: {', '.join(known)}." if sink.table else ""
-                raise UsageError(message, " ".join(filter(None, [nearest(column, known, '"'), columns_known])))
-
-
-def _check_table(sink: KafkaSink, table: SinkTable) -> None:
-    if not table.key and sink.envelope is SinkEnvelope.UPSERT:
-        message = f"table {table.upstream} has no key, and ENVELOPE UPSERT requires one"
-        raise UsageError(message, "Use KEY (column, …) with a sink of this table alone, or another envelope.")
-    included = sink.include_columns or table.schema.columns.names
-    for column in table.key:
-        if column in sink.exclude_columns or column not in included:
-            message = f'column "{column}" is in the key of table {table.upstream}, and cannot be left out'
-            raise UsageError(message, "Include the column, or use KEY (column, …) with other columns.")
-        if sink.redact.get(column, "hash") != "hash":
-            message = f'column "{column}" is in the key of table {table.upstream}: redaction must keep it distinct'
-            raise UsageError(message, "Redact it with 'hash', or use KEY (column, …) with other columns.")
-    kept = [name for name in included if name not in sink.exclude_columns and name in table.schema.columns.names]
-    names = [sink.rename_columns.get(name, name) for name in kept]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        message = f'table {table.upstream} would have several columns "{twice[0]}" in option "rename_columns"'
-        raise UsageError(message, "Use another name.")
+    for column in sink.key:
+        if column not in known:
+            message = f'column "{column}" in KEY does not exist in table {sink.source}.{sink.table}'
+            columns = f"Columns: {', '.join(known)}."
+            raise UsageError(message, " ".join(filter(None, [nearest(column, known, '"'), columns])))
+    for table in tables:
+        if not table.key and sink.envelope is SinkEnvelope.UPSERT:
+            message = f"table {table.upstream} has no key, and ENVELOPE UPSERT requires one"
+            raise UsageError(message, "Use KEY (column, …) with a sink of this table alone, or another envelope.")

@@ -40,7 +40,7 @@ from penstock.name_suggestions import nearest
 from penstock.sinks.redaction import Redaction, RedactionKind
 from penstock.sinks.value_formats import ValueFormats
 
-__all__ = ["ColumnOptions", "SinkColumns", "check_options", "columns_of_tables", "options_of_table"]
+__all__ = ["ColumnOptions", "SinkColumns", "check_options", "options_of_table"]
 
 _LISTED = 20
 """So many columns are listed in a hint."""
@@ -90,7 +90,7 @@ class SinkColumns:
     def __init__(
         self, options: ColumnOptions, schema: TableSchema, hash_key: bytes | None, *, local: str | None = None
     ) -> None:
-        """Validate the options for this table alone; `columns_of_tables` is for a sink of several tables."""
+        """Validate the options for this table alone; `check_options` is for all tables of a sink."""
         local = local or schema.table.name
         _check_names(options, {local: schema})
         self._own = options_of_table(options, local, schema)
@@ -136,17 +136,6 @@ def check_options(options: ColumnOptions, schemas: Mapping[str, TableSchema]) ->
     _check_names(options, schemas)
     for local, schema in schemas.items():
         _outputs(options_of_table(options, local, schema), schema)
-
-
-def columns_of_tables(
-    options: ColumnOptions, schemas: Mapping[str, TableSchema], hash_key: bytes | None
-) -> dict[str, SinkColumns]:
-    """Validate the options for all tables of a sink, by local name, and return the columns of each table."""
-    _check_names(options, schemas)
-    return {
-        local: SinkColumns(options_of_table(options, local, schema), schema, hash_key, local=local)
-        for local, schema in schemas.items()
-    }
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
