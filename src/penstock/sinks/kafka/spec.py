@@ -38,7 +38,7 @@ from penstock.kafka_client.tls import SaslOptions, SslOptions
 from penstock.name_suggestions import nearest
 from penstock.sinks.kafka.topic_names import positions_topic_name
 from penstock.sources.interface import is_name
-from penstock.sql.syntax.names import Name
+from penstock.sql.syntax.names import ColumnName, Name
 from penstock.sql.syntax.options import Keyword
 from penstock.sql.syntax.values import Choice, Cursor, Listed, Mapped, Span, Syntax, Text, alternatives
 from penstock.units import parse_duration
@@ -215,16 +215,16 @@ class KafkaSinkOptions(ConnectionOptions):
     delivery: Annotated[Delivery, Choice(("exactly once",), rejected=("at least once",))] = Field(
         default=Delivery.EXACTLY_ONCE, description="guarantee for consumers"
     )
-    include_columns: Annotated[tuple[str, ...], Listed(Name("column"))] = Field(
+    include_columns: Annotated[tuple[str, ...], Listed(ColumnName())] = Field(
         default=(), description="the columns of values; by default all"
     )
-    exclude_columns: Annotated[tuple[str, ...], Listed(Name("column"))] = Field(
+    exclude_columns: Annotated[tuple[str, ...], Listed(ColumnName())] = Field(
         default=(), description="columns that are left out of values"
     )
-    rename_columns: Annotated[Mapping[str, str], Mapped(Name("column"), Name("name"))] = Field(
+    rename_columns: Annotated[Mapping[str, str], Mapped(ColumnName(), Name("name"))] = Field(
         default_factory=dict, description="other names for columns; all other options use the original names"
     )
-    redact: Annotated[Mapping[str, str], Mapped(Name("column"), Text())] = Field(
+    redact: Annotated[Mapping[str, str], Mapped(ColumnName(), Text())] = Field(
         default_factory=dict,
         description="columns whose values are replaced: 'null', 'hash' (a keyed hash), 'last four', or 'fixed:text'",
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from penstock.sql.syntax.values import Cursor, Syntax, alternatives
 
-__all__ = ["RESERVED", "DottedName", "Inclusion", "Inclusions", "Name", "dotted_text", "written_name"]
+__all__ = ["RESERVED", "ColumnName", "DottedName", "Inclusion", "Inclusions", "Name", "dotted_text", "written_name"]
 
 RESERVED = frozenset({"AS", "FOR", "FROM", "WHERE", "WITH"})
 """Words that are names only if quoted, or after a dot."""
@@ -72,6 +72,27 @@ class DottedName(Syntax):
         assert found is not None, "options validate their names"
         name = ".".join(written_name(_unquoted(part)) for part in re.findall(_PART, found[1]))
         return f"{name} AS {written_name(_unquoted(found[2]))}" if found[2] else name
+
+
+@dataclass(frozen=True)
+class ColumnName(Syntax):
+    """``column``, ``table.column`` or ``schema.table.column``, as one string without quotes."""
+
+    @property
+    def form(self) -> str:
+        """Return the notation of the name."""
+        return "[table.]column"
+
+    def read(self, cursor: Cursor) -> str:
+        """Consume the name; return its parts, joined with dots."""
+        parts = [cursor.name("column")]
+        while cursor.accept("."):
+            parts.append(cursor.part())
+        return ".".join(parts)
+
+    def write(self, value: str) -> str:
+        """Return the name, quoted as a whole if necessary: which dots separate parts is not known."""
+        return written_name(value)
 
 
 @dataclass(frozen=True)
