@@ -102,7 +102,7 @@ def page() -> str:
             "subjects of each table, with a note where something would keep the sink from writing. `DROP SINK` "
             "keeps topics and their messages. A source cannot be dropped while sinks read it.",
             f"`ALTER SINK` can change {alterable}. Other options are fixed, because consumers may depend on the "
-            "messages that were already written: drop the sink and create another one. `ALTER SINK` also starts a "
+            "messages that were already written: drop the sink and create another one. `ALTER SINK … RETRY` starts a "
             "sink again that has failed.",
             "## Python",
             "The same options with underscores are keyword arguments:",

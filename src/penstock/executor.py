@@ -53,6 +53,7 @@ from penstock.sql.statements import (
     Explain,
     ExplainSink,
     RepairRows,
+    RetrySink,
     RetryTable,
     ShowCreate,
     ShowCreateSink,
@@ -143,6 +144,9 @@ def execute(home: HomeOperations, statement: Statement, spark: Callable[[], Spar
             return explain_sink(home, described_sink(described))
         case AlterSink():
             return _alter_sink(home, statement)
+        case RetrySink(sink):
+            home.retry_sink(sink)
+            return _requested(home, f"start sink {sink} again")
         case DropSink():
             return _drop_sink(home, statement)
         case ShowSinks():

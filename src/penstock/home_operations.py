@@ -36,6 +36,7 @@ from penstock.engine.sinks import (
     drop_sink,
     named_sink,
     resolved_sink,
+    retry_sink,
     sink_of,
     sink_tables,
 )
@@ -166,6 +167,10 @@ class HomeOperations:
         reason. A sink that has failed is started again.
         """
         alter_sink(self._catalog, name, options)
+
+    def retry_sink(self, name: str) -> None:
+        """Start a sink again that has failed, when its cause is gone; the next start of the home does the same."""
+        retry_sink(self._catalog, name)
 
     def drop_sink(self, name: str) -> None:
         """Stop and remove a sink; its topics and their messages are kept.

@@ -182,7 +182,7 @@ def test_topic_deleted_while_running(sinks: Sinks, monkeypatch: pytest.MonkeyPat
     sinks.insert(2)
     sinks.fails()
     sinks.continues()
-    sinks.shop.home.alter_sink("bad", client_id="other")
+    sinks.shop.home.sql("ALTER SINK bad RETRY")
     until(lambda: "was deleted" in (sinks.status().error or ""), "the error of the restarted sink")
     assert sinks.count(sinks.bad) == 0
 
@@ -199,7 +199,7 @@ def stopped(sinks: Sinks) -> Iterator[None]:
     sinks.shop.catalog.sinks.set_state("bad", SinkState.FAILED, error="stopped by the test")
     until(lambda: ("bad", "shop") not in sinks.shop.running._sinks._running, "the sink to stop")
     yield
-    sinks.shop.home.alter_sink("bad", client_id=unique("resumed"))
+    sinks.shop.home.retry_sink("bad")
 
 
 # -- schema registry ---------------------------------------------------------------------------------------------------

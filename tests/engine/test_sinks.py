@@ -183,6 +183,19 @@ def test_alter(home: Home) -> None:
     assert "retain limit = '2 days'" in home.sink_statement("bids_out")
 
 
+def test_retry(home: Home) -> None:
+    home.sql(BIDS)
+    sinks = catalog_of(home).sinks
+    with pytest.raises(UsageError, match="sink bids_out is running"):
+        home.retry_sink("bids_out")
+    sinks.set_state("bids_out", SinkState.FAILED, error="topic does not exist", hint="Create it.")
+    answer = message_of(home, "ALTER SINK bids_out RETRY")
+    assert answer == "start sink bids_out again: at the next `penstock run`"
+    record = sinks.get("bids_out")
+    assert record is not None
+    assert (record.state, record.error) == (SinkState.RUNNING, None)
+
+
 @pytest.mark.parametrize(
     ("option", "column", "message"),
     [

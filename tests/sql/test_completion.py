@@ -47,7 +47,7 @@ def after(text: str) -> list[str]:
         ("CREATE SOURCE c FROM KAFKA ENVELOPE ", ["DEBEZIUM", "DEBEZIUM UPSERT", "NONE", "UPSERT"]),
         ("DROP SINK ", ["IF EXISTS", "everything", "orders_out"]),
         ("SHOW CREATE SINK o", ["orders_out"]),
-        ("ALTER SINK orders_out ", ["SET"]),
+        ("ALTER SINK orders_out ", ["RETRY", "SET"]),
         ("ALTER SINK orders_out SET (retain ", ["limit"]),
         ("CREATE SINK x FROM ", ["bank", "shop"]),
         ("CREATE SINK x FROM shop.", ['"order items"', "orders"]),

@@ -47,6 +47,7 @@ __all__ = [
     "drop_sink",
     "named_sink",
     "resolved_sink",
+    "retry_sink",
     "sink_of",
     "sink_reader",
     "sink_tables",
@@ -214,6 +215,15 @@ def alter_sink(catalog: Catalog, name: str, options: Mapping[str, Any]) -> None:
     altered = KafkaSink.of(sink.name, sink.source, sink.table, **{**_options(sink), **options})
     altered.require_secrets()
     catalog.sinks.alter(name, record.spec, altered.model_dump_json())
+
+
+def retry_sink(catalog: Catalog, name: str) -> None:
+    """Start a sink again that has failed; raise `UsageError` for one that has not."""
+    record = named_sink(catalog, name)
+    if record.state is not SinkState.FAILED:
+        message = f"sink {name} is {record.state}"
+        raise UsageError(message, "RETRY requires a sink that has failed; see `penstock status`.")
+    catalog.sinks.set_state(name, SinkState.RUNNING)
 
 
 def drop_sink(home: Path, catalog: Catalog, name: str) -> None:

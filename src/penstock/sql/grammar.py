@@ -52,6 +52,7 @@ from penstock.sql.statements import (
     Explain,
     ExplainSink,
     RepairRows,
+    RetrySink,
     RetryTable,
     ShowCreate,
     ShowCreateSink,
@@ -93,6 +94,7 @@ _ALTER = (
     "ALTER SOURCES source { ADD TABLE schema.table [AS name] | DROP TABLE table | RETRY TABLE table"
     " | ACCEPT INTERFERENCE | SET (option = value, …) };"
 )
+_ALTER_SINK = "ALTER SINK sink { SET (option = value, …) | RETRY };"
 _ALTERATIONS = ("ADD TABLE", "DROP TABLE", "RETRY TABLE", "ACCEPT INTERFERENCE", "SET")
 _SHOW = ("SOURCES", "TABLES", "SINKS", "CREATE SOURCES", "CREATE SINK", "ERRORS", "REPAIRS")
 _SOURCES = ("SOURCE", "SOURCES")
@@ -437,12 +439,15 @@ def read_alter_set(cursor: StatementCursor, source: str, kinds: Mapping[str, Wri
     return AlterSet(source, *_read_altered(cursor, kinds, "a source"))
 
 
-def read_alter_sink(cursor: StatementCursor) -> AlterSink:
+def read_alter_sink(cursor: StatementCursor) -> AlterSink | RetrySink:
     """Read the rest of an ``ALTER SINK`` statement."""
-    cursor.usage("ALTER SINK sink SET (option = value, …);")
+    cursor.usage(_ALTER_SINK)
     sink = cursor.name("sink")
-    cursor.expect("SET")
-    return AlterSink(sink, *_read_altered(cursor, _SINK_KINDS, "a sink"))
+    if cursor.accept("RETRY"):
+        return RetrySink(sink)
+    if cursor.accept("SET"):
+        return AlterSink(sink, *_read_altered(cursor, _SINK_KINDS, "a sink"))
+    raise cursor.unmatched(("RETRY", "SET"), f"Syntax: {_ALTER_SINK}")
 
 
 def _read_altered(

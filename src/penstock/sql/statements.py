@@ -31,6 +31,7 @@ __all__ = [
     "Explain",
     "ExplainSink",
     "RepairRows",
+    "RetrySink",
     "RetryTable",
     "ShowCreate",
     "ShowCreateSink",
@@ -119,6 +120,13 @@ class AlterSink:
     """As in `CreateSource`."""
     positions: Mapping[str, Position] = field(default_factory=dict, compare=False, repr=False)
     """The position of each value, for errors of the executor."""
+
+
+@dataclass(frozen=True)
+class RetrySink:
+    """``ALTER SINK sink RETRY``: start a sink again that has failed."""
+
+    sink: str
 
 
 @dataclass(frozen=True)
@@ -243,6 +251,7 @@ Statement = (
     | Explain
     | ExplainSink
     | RepairRows
+    | RetrySink
     | RetryTable
     | ShowCreate
     | ShowCreateSink
