@@ -4,7 +4,9 @@ A bank with one sink of each kind: a topic for each table (ENVELOPE CHANGES), an
 account counts its changes, so that the counters in a topic show losses, repetitions and wrong order; each transfer
 stores the id of its transaction, so that Postgres has the list of all transactions.
 
-``PENSTOCK_SINK_KILLS`` is the number of kills, ``PENSTOCK_SINK_KILLS_SEED`` chooses them.
+One campaign has no Spark, so that all parts start in a second and many moments are tried; the other runs
+``penstock run``, and kills Spark's JVM, too. ``PENSTOCK_SINK_KILLS`` is the number of kills without Spark and
+``PENSTOCK_SPARK_SINK_KILLS`` that with Spark; ``PENSTOCK_SINK_KILLS_SEED`` chooses them.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ from penstock.engine.sink_progress import SinkProgress, sink_progress
 from penstock.home import Home
 from penstock.layout import catalog_path
 from penstock.positions import Lsn
+from penstock.testing.cluster import BRIEF
 from penstock.testing.kafka import KafkaBroker, start_kafka
 from penstock.testing.memory_tables import MemoryTables
 from penstock.testing.waiting import PATIENCE, until
@@ -39,6 +43,7 @@ from tests.end_to_end.conftest import Penstock
 from tests.engine.sink_topics import committed
 
 KILLS = int(os.environ.get("PENSTOCK_SINK_KILLS", "20"))
+SPARK_KILLS = int(os.environ.get("PENSTOCK_SPARK_SINK_KILLS", "4"))
 pytestmark = pytest.mark.deep
 SEED = int(os.environ.get("PENSTOCK_SINK_KILLS_SEED", "0"))
 ACCOUNTS, OPENING = 20, 1000
@@ -96,16 +101,28 @@ class SinkHome(Penstock):
             self.process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
 
 
+class SparkHome(Penstock):
+    """``penstock run`` of a home that exists."""
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "penstock.cli", "run", "--home", str(self.home.absolute())]
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(
+                command, env=os.environ | BRIEF, stdout=output, stderr=output, start_new_session=True
+            )
+
+
 class Faults:
     """Kills of the parts, which are started again at once."""
 
-    def __init__(self, running: SinkHome, broker: KafkaBroker) -> None:
-        self.running, self.broker = running, broker
+    def __init__(self, running: SinkHome | SparkHome, broker: KafkaBroker, weights: dict[str, int]) -> None:
+        """Kill the parts in `weights`, each with this probability."""
+        self.running, self.broker, self._weights = running, broker, weights
         self.kills: Counter[str] = Counter()
         self._starting: threading.Thread | None = None
 
     def kill_something(self, rng: random.Random) -> None:
-        name = rng.choices(["home", "capture", "broker"], [5, 4, 2])[0]
+        name = rng.choices(list(self._weights), list(self._weights.values()))[0]
         kill: Callable[[], bool] = getattr(self, f"_kill_{name}")
         self.kills[name] += kill()
 
@@ -117,6 +134,17 @@ class Faults:
     def _kill_home(self) -> bool:
         self.running.require_running()
         self.running.kill()
+        self.running.start()
+        return True
+
+    def _kill_jvm(self) -> bool:
+        """Kill Spark's JVM, if it runs; the home ends, and is started again."""
+        pid = self.running.jvm_pid()
+        if pid is None:
+            return False
+        os.kill(pid, signal.SIGKILL)
+        assert self.running.process is not None
+        assert self.running.process.wait(PATIENCE) != 0
         self.running.start()
         return True
 
@@ -166,20 +194,23 @@ class Bank:
         return [json.loads(found.value) for found in committed(self.faults.broker.bootstrap, topic) if found.value]
 
 
-@pytest.fixture
-def bank(tmp_path: Path, database: Database) -> Iterator[Bank]:
+@contextmanager
+def running_bank(folder: Path, database: Database, *, spark: bool) -> Iterator[Bank]:
+    """Run a bank with a sink of each kind."""
     database.execute(SETUP)
-    home = Home(tmp_path / "home")
+    home = Home(folder / "home")
     home.create(database.url, "bank")
-    with home.run(MemoryTables(), print) as running:
-        running.wait_live(PATIENCE)
-    with start_kafka(tmp_path / "broker", apart=True) as broker:
+    if not spark:
+        with home.run(MemoryTables(), print) as running:
+            running.wait_live(PATIENCE)
+    with start_kafka(folder / "broker", apart=True) as broker:
         options: dict[str, Any] = {"broker": broker.bootstrap, "format": "json", "snapshot": False, "partitions": 2}
         home.create_sink("changes", "bank", envelope="changes", topic_prefix="bank.", **options)
         home.create_sink("whole", "bank", envelope="transactions", topic="bank.all", **options)
-        process = SinkHome(home.path, database.url)
+        process = SparkHome(home.path, database.url) if spark else SinkHome(home.path, database.url)
         process.start()
-        faults = Faults(process, broker)
+        weights = {"home": 5, "capture": 4, "broker": 2} | ({"jvm": 8} if spark else {})
+        faults = Faults(process, broker, weights)
         yield Bank(database, home, faults)
         faults.settle()
         if process.process is not None and process.process.poll() is None:
@@ -198,12 +229,24 @@ def wait_started(bank: Bank) -> None:
 
 
 @pytest.mark.timeout(KILLS * 20 + 900)
-def test_kills_lose_repeat_and_split_nothing(bank: Bank) -> None:
+def test_kills_lose_repeat_and_split_nothing(tmp_path: Path, database: Database) -> None:
+    with running_bank(tmp_path, database, spark=False) as bank:
+        kill_and_check(bank, KILLS)
+
+
+@pytest.mark.timeout(SPARK_KILLS * 60 + 900)
+def test_kills_with_spark(tmp_path: Path, database: Database) -> None:
+    with running_bank(tmp_path, database, spark=True) as bank:
+        kill_and_check(bank, SPARK_KILLS)
+
+
+def kill_and_check(bank: Bank, kills: int) -> None:
+    """Kill parts under load, then compare topics with the database."""
     rng, faults = random.Random(SEED), bank.faults
     wait_started(bank)
     load = Load(bank.database)
     try:
-        while faults.kills.total() < KILLS:
+        while faults.kills.total() < kills:
             if rng.random() < SHARE_AT_WORK:
                 bank.wait_for_progress()
             time.sleep(rng.uniform(0, 0.5))  # any time: during start, inside transactions, between them
