@@ -242,7 +242,7 @@ def test_crashes_repeat_nothing_and_skip_nothing(setup: Setup) -> None:
 
 def test_copy_resumes_in_the_middle_and_retains_its_base(setup: Setup) -> None:
     setup.publish((ORDERS, inserted(20)))
-    setup.output.failures = iter([None, None, "after"])
+    setup.output.failures = iter([None, None, None, "after"])
     with closing(setup.delivery()) as opened:
         opened.open(1.0, started=False)
         assert opened.step(0.0)
@@ -254,6 +254,22 @@ def test_copy_resumes_in_the_middle_and_retains_its_base(setup: Setup) -> None:
         assert [(lease.reader, lease.at) for lease in reader.leases()] == [("sink-out", START)]
     setup.deliver()
     assert [row[3] for row in setup.output.rows() if row[0] == "items"] == [0, 1, 2]
+
+
+def test_base_is_retained_after_a_crash_before_the_first_row(setup: Setup) -> None:
+    setup.publish((ORDERS, inserted(20)))
+    setup.output.failures = iter([None, "after"])
+    with closing(setup.delivery()) as opened:
+        opened.open(1.0, started=False)
+        assert opened.step(0.0)
+        with pytest.raises(TransientError):
+            opened.step(0.0)
+    with closing(setup.delivery()) as opened:
+        opened.open(1.0, started=True)
+        with closing(setup.log.reader()) as reader:
+            assert [lease.at for lease in reader.leases()] == [START]
+    setup.deliver()
+    assert len(setup.output.rows()) == 8
 
 
 def test_start_waits_for_snapshots(setup: Setup) -> None:

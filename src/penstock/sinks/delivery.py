@@ -78,6 +78,10 @@ class Output(Protocol):
     def write(self, tables: Iterable[TableImages], position: bytes, seconds: float) -> int:
         """Write the messages of these images and the position; return the number of messages."""
 
+    def begun(self) -> Lsn | None:
+        """Return the end of a window that was begun before, and must be the next one; None if any may be."""
+        return None
+
     def close(self) -> None:
         """Stop writing; what is not committed is discarded."""
 
@@ -211,7 +215,7 @@ class Delivery:
                 self._output.prepare(name)
                 state = replace(state, copying=Copying(name, *base))
                 self._lease(state, always=True)
-                return state
+                return self._write((), state)  # after a crash, the history after the base is still retained
         return state
 
     def _joining(self, state: SinkPosition, logged: Mapping[TableName, LoggedTable]) -> list[TableName]:
@@ -243,7 +247,7 @@ class Delivery:
 
     def _changes(self, state: SinkPosition, logged: Mapping[TableName, LoggedTable], upto: Lsn) -> bool:
         """Write the next window with changes, or advance to `upto`."""
-        for window in windows(self._reader, state.tables.keys(), state.position, upto, _WINDOW_BYTES):
+        for window in self._windows(state, upto):
             state = state.at(window.upto)
             if window.extents:
                 self._write(self._images(logged, window), state)
@@ -253,6 +257,15 @@ class Delivery:
             self._write((), state)
         self._lease(state)  # the last write may have skipped it
         return False
+
+    def _windows(self, state: SinkPosition, upto: Lsn) -> Iterator[Window]:
+        """Divide the log up to a position; a window that was begun before is the same again."""
+        end = self._output.begun()
+        if end is None:
+            yield from windows(self._reader, state.tables.keys(), state.position, upto, _WINDOW_BYTES)
+            return
+        found = [self._reader.extent(table, state.position, end) for table in sorted(state.tables)]
+        yield Window(state.position, end, tuple(extent for extent in found if extent.chunks))
 
     def _images(self, logged: Mapping[TableName, LoggedTable], window: Window) -> Iterator[TableImages]:
         for extent in window.extents:
@@ -319,7 +332,7 @@ def _check_generations(state: SinkPosition, logged: Mapping[TableName, LoggedTab
     for name, generation in state.tables.items():
         if name in logged and logged[name].generation != generation:
             message = f"{name} was captured again, and the sink cannot tell which rows disappeared in between"
-            raise DefiniteError(message, "Drop the sink, delete its topics, and create the sink again.")
+            raise DefiniteError(message, "Drop the sink, delete what it has written, and create the sink again.")
 
 
 def _readable(
