@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from penstock.changelog.log_url import log_at
 from penstock.engine.sealed_secrets import references, sink_secrets
 from penstock.engine.shards import parts_of
+from penstock.engine.sinks import AnySink
 from penstock.engine.status import leftovers
 from penstock.engine.table_names import local_names
 from penstock.errors import UsageError, with_hint
@@ -184,8 +185,10 @@ def statement_of(source: Source) -> str:
     return written_source(source.name, source.NAME, source.sql_options(), source.with_options())
 
 
-def sink_statement(sink: KafkaSink) -> str:
-    """Return the CREATE SINK statement that describes a sink."""
+def sink_statement(sink: AnySink) -> str:
+    """Return the CREATE SINK statement that describes a sink; for a sink into a function, the call in Python."""
+    if not isinstance(sink, KafkaSink):
+        return sink.statement()
     return written_sink(sink.name, sink.source, sink.table, sink.NAME, sink.sql_options(), sink.with_options())
 
 
@@ -331,10 +334,11 @@ def _alter_sink(home: HomeOperations, statement: AlterSink) -> Answer:
 def _drop_sink(home: HomeOperations, statement: DropSink) -> Answer:
     if statement.if_exists and statement.name not in home.sinks():
         return Answer(f"sink {statement.name} does not exist, skipping")
+    kept = "its topics are kept" if isinstance(home.sink_spec(statement.name), KafkaSink) else "its output is kept"
     home.drop_sink(statement.name)
     pid = home.runner()
     done = f"sink {statement.name} is being dropped by the running Penstock (pid {pid})"
-    return Answer(f"{done if pid else f'dropped sink {statement.name}'}; its topics are kept")
+    return Answer(f"{done if pid else f'dropped sink {statement.name}'}; {kept}")
 
 
 def explain_sink(home: HomeOperations, sink: KafkaSink) -> Answer:

@@ -28,6 +28,7 @@ from penstock.engine.locks import hold_home, holder, lifecycle_lock, try_lifecyc
 from penstock.engine.sealed_secrets import forget_unused, references, seal, sink_secrets
 from penstock.engine.shards import captured_as, described
 from penstock.engine.sinks import (
+    AnySink,
     SinkTable,
     alter_sink,
     check_sink,
@@ -45,6 +46,8 @@ from penstock.engine.table_names import named_source, named_sources, named_table
 from penstock.errors import PenstockError, TableError, UsageError
 from penstock.layout import catalog_path
 from penstock.positions import Lsn
+from penstock.sinks.function.registration import SinkFunction, function_name, register
+from penstock.sinks.function.spec import FunctionSink
 from penstock.sinks.kafka.spec import KafkaSink
 from penstock.sources.findings import Finding
 from penstock.sources.interface import Source
@@ -128,6 +131,37 @@ class HomeOperations:
         source, _, table = source.partition(".")
         return self.add_sink(KafkaSink.of(name, source, table or None, **options))
 
+    def sink(
+        self,
+        name: str,
+        source: str,
+        function: SinkFunction | str,
+        *,
+        snapshot: bool = True,
+        retain_limit: str | None = None,
+    ) -> str:
+        """Create a sink that calls a function with the changes of a table, as a Spark DataFrame; return its name.
+
+        ``function(df, first, last)`` is called with the changes in (first, last]: whole transactions, with the columns
+        of ``spark.readStream.format("penstock")``. A call that did not return is repeated with the same range. With
+        `snapshot`, the first call has the rows of the table, and `first` is None.
+
+        `function` is called by the process that calls this method, while it runs the home; or it is a text,
+        ``package.module:function``, which every process that runs the home imports. A second call with the same name
+        and table replaces the function.
+        """
+        from penstock.engine.function_sinks import add_function_sink
+
+        described = function if isinstance(function, str) else function_name(function)
+        source, _, table = source.partition(".")
+        options = {"snapshot": snapshot, "retain_limit": retain_limit, "is_registered": not isinstance(function, str)}
+        sink = FunctionSink.of(name, source, table or None, function=described, **options)
+        with lifecycle_lock(self.path):
+            add_function_sink(self._catalog, sink)
+            if not isinstance(function, str):
+                register(self.path, name, function)
+        return name
+
     def add_sink(self, sink: KafkaSink, secrets: Mapping[str, SecretStr] = _NO_SECRETS) -> str:
         """Create the sink that a value describes, and store its literal secrets and the given ones; return its name."""
         literal = dict(secrets)
@@ -144,7 +178,7 @@ class HomeOperations:
         """Return the names of the sinks."""
         return [record.name for record in self._catalog.sinks.all()]
 
-    def sink_spec(self, name: str) -> KafkaSink:
+    def sink_spec(self, name: str) -> AnySink:
         """Return the specification of a sink: the options that it was created with, and later changes to them."""
         return sink_of(named_sink(self._catalog, name))
 
@@ -173,7 +207,7 @@ class HomeOperations:
         retry_sink(self._catalog, name)
 
     def drop_sink(self, name: str) -> None:
-        """Stop and remove a sink; its topics and their messages are kept.
+        """Stop and remove a sink; its topics and their messages, or what its function wrote, are kept.
 
         If the home is running, its process removes the sink as soon as it has stopped it.
         """

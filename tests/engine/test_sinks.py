@@ -16,6 +16,7 @@ from penstock.engine.sinks import sink_reader
 from penstock.errors import DefiniteError, UsageError
 from penstock.home import Home
 from penstock.layout import catalog_path, secrets_path
+from penstock.sinks.kafka.spec import KafkaSink
 from penstock.sql.errors import SqlError
 from penstock.sql.show_statements import Answer
 
@@ -227,7 +228,9 @@ def test_literal_secret_is_stored_in_a_private_file(home: Home) -> None:
     assert [stat.S_IMODE(file.stat().st_mode) for file in files.values()] == [0o600, 0o600]
     for name, file in files.items():
         assert f"redact key = 'file:{file}'" in home.sink_statement(name)
-        key = home.sink_spec(name).redact_key
+        spec = home.sink_spec(name)
+        assert isinstance(spec, KafkaSink)
+        key = spec.redact_key
         assert key is not None
         assert key.resolved().startswith("hunter")
     assert b"hunter" not in catalog_path(home.path).read_bytes()

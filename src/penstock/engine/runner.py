@@ -58,7 +58,7 @@ class HomeRunner:
         self._progress = progress
         self._catalog = catalog
         self._sources: dict[str, SourceRunner] = {}
-        self._sinks = SinkRunners(home, catalog, progress)
+        self._sinks = SinkRunners(home, catalog, progress, store)
         self._ending: dict[str, threading.Thread] = {}
         self._stopping = threading.Event()
         self._reported: dict[str, str] = {}

@@ -30,6 +30,7 @@ from penstock.catalog.store import Catalog
 from penstock.changelog.interface import ChangeLogReader
 from penstock.engine.catalog_records import instance_of
 from penstock.engine.error_policy import LONGEST_TRANSIENT_PAUSE, Tries, explained
+from penstock.engine.function_sinks import function_delivery
 from penstock.engine.sink_progress import SinkProgress, write_progress
 from penstock.engine.sink_tables import CatalogTables
 from penstock.engine.sinks import complete_drop, sink_of, sink_reader
@@ -39,8 +40,10 @@ from penstock.errors import HistoryExpiredError, PenstockError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sinks.delivery import Delivery, ImageNeeds
+from penstock.sinks.function.output import FunctionOutput
 from penstock.sinks.kafka.output import KafkaOutput, SinkSource
-from penstock.sinks.kafka.spec import SinkEnvelope
+from penstock.sinks.kafka.spec import KafkaSink, SinkEnvelope
+from penstock.tables.interface import TableStore
 
 __all__ = ["SinkRunner", "SinkRunners", "enforce_retain_limit"]
 
@@ -53,9 +56,18 @@ _STOP_SECONDS = 20.0
 class SinkRunner:
     """Delivers the changes of one source, or of one shard, to one sink, until `stop`."""
 
-    def __init__(self, home: Path, catalog: Catalog, record: SinkRecord, source: str, progress: Progress) -> None:
+    def __init__(
+        self,
+        home: Path,
+        catalog: Catalog,
+        record: SinkRecord,
+        source: str,
+        progress: Progress,
+        store: TableStore | None = None,
+    ) -> None:
+        """Start; `store` has the Spark session of sinks that need one."""
         self._home, self._catalog, self._source, self._progress = home, catalog, source, progress
-        self._record = record
+        self._record, self._store = record, store
         self._sink = sink_of(record)
         self._stopping = threading.Event()
         self._tries = Tries()
@@ -102,7 +114,21 @@ class SinkRunner:
 
     def _deliver(self) -> None:
         """Deliver changes until the sink is stopped."""
-        output = self._output()
+        delivery, output = self._delivery()
+        with closing(delivery):
+            delivery.open(_OPEN_SECONDS, started=self._source in self._record.started)
+            recorded = 0.0
+            while not self._stopping.is_set():
+                delivery.step(_WAIT_SECONDS)
+                self._worked()
+                if delivery.position is not None and time.monotonic() > recorded + _RECORD_SECONDS:
+                    self._record_progress(delivery.position.position, delivery.messages, output.latency_ms)
+                    recorded = time.monotonic()
+
+    def _delivery(self) -> tuple[Delivery, KafkaOutput | FunctionOutput]:
+        if not isinstance(self._sink, KafkaSink):
+            return function_delivery(self._home, self._catalog, self._record, self._source, self._store)
+        output = self._output(self._sink)
         delivery = Delivery(
             sink_reader(self._record.name),
             self._catalog.log(self._source),
@@ -114,20 +140,12 @@ class SinkRunner:
                 deletes_for_truncate=self._sink.envelope is SinkEnvelope.UPSERT,
             ),
         )
-        with closing(delivery):
-            delivery.open(_OPEN_SECONDS, started=self._source in self._record.started)
-            recorded = 0.0
-            while not self._stopping.is_set():
-                delivery.step(_WAIT_SECONDS)
-                self._worked()
-                if delivery.position is not None and time.monotonic() > recorded + _RECORD_SECONDS:
-                    self._record_progress(delivery.position.position, delivery.messages, output.latency_ms)
-                    recorded = time.monotonic()
+        return delivery, output
 
-    def _output(self) -> KafkaOutput:
+    def _output(self, sink: KafkaSink) -> KafkaOutput:
         record = named_source(self._catalog, self._source)
         database, shard = instance_of(record).database_name(), record.shard
-        return KafkaOutput(self._sink, self._record.id, SinkSource(self._source, database, self._local_name, shard))
+        return KafkaOutput(sink, self._record.id, SinkSource(self._source, database, self._local_name, shard))
 
     def _local_name(self, table: TableName) -> str:
         return named_table(self._catalog, self._source, str(table)).local
@@ -157,8 +175,9 @@ class SinkRunner:
 class SinkRunners:
     """The sinks of a running home; used by one thread."""
 
-    def __init__(self, home: Path, catalog: Catalog, progress: Progress) -> None:
-        self._home, self._catalog, self._progress = home, catalog, progress
+    def __init__(self, home: Path, catalog: Catalog, progress: Progress, store: TableStore | None = None) -> None:
+        """Create the sinks of a home; `store` has the Spark session of those that need one."""
+        self._home, self._catalog, self._progress, self._store = home, catalog, progress, store
         self._running: dict[tuple[str, str], SinkRunner] = {}
         for record in catalog.sinks.all():
             if record.state is SinkState.FAILED:  # its cause may be gone
@@ -180,7 +199,9 @@ class SinkRunners:
             if not runner.is_alive:
                 del self._running[place]
         for place in wanted.keys() - self._running.keys():
-            self._running[place] = SinkRunner(self._home, self._catalog, wanted[place], place[1], self._progress)
+            self._running[place] = SinkRunner(
+                self._home, self._catalog, wanted[place], place[1], self._progress, self._store
+            )
         for record in records:
             self._settle(record)
 

@@ -33,11 +33,15 @@ from penstock.engine.table_names import named_sources, named_table
 from penstock.errors import DefiniteError, PenstockError, UsageError
 from penstock.model import TableName, TableSchema
 from penstock.name_suggestions import nearest
+from penstock.sinks.function.call_record import remove_calls
+from penstock.sinks.function.registration import unregister
+from penstock.sinks.function.spec import FunctionSink
 from penstock.sinks.kafka.spec import KafkaSink, SinkEnvelope
 from penstock.sinks.kafka.topic_names import topic_name
 from penstock.sources.findings import Finding, error
 
 __all__ = [
+    "AnySink",
     "SinkTable",
     "alter_sink",
     "check_sink",
@@ -46,7 +50,9 @@ __all__ = [
     "create_sink",
     "drop_sink",
     "named_sink",
+    "readable_sources",
     "resolved_sink",
+    "retain_for_sink",
     "retry_sink",
     "sink_of",
     "sink_reader",
@@ -55,6 +61,7 @@ __all__ = [
 
 
 _CHECK_SECONDS = 5.0
+AnySink = KafkaSink | FunctionSink
 
 
 @dataclass(frozen=True)
@@ -69,9 +76,10 @@ class SinkTable:
     topic: str
 
 
-def sink_of(record: SinkRecord) -> KafkaSink:
+def sink_of(record: SinkRecord) -> AnySink:
     """Return the specification of a sink."""
-    return KafkaSink.model_validate_json(record.spec)
+    kind = FunctionSink if record.kind == FunctionSink.NAME else KafkaSink
+    return kind.model_validate_json(record.spec)
 
 
 def sink_reader(name: str) -> str:
@@ -97,7 +105,7 @@ def resolved_sink(catalog: Catalog, sink: KafkaSink) -> KafkaSink:
     """
     from penstock.sinks.columns import check_options
 
-    records = _sources(catalog, sink)
+    records = readable_sources(catalog, sink)
     if sink.table is not None:
         local = named_table(catalog, records[0].name, sink.table).local
         sink = KafkaSink.of(sink.name, sink.source, local, **_options(sink))
@@ -113,7 +121,7 @@ def sink_tables(catalog: Catalog, sink: KafkaSink) -> list[SinkTable]:
 
     The shards of a source have the same tables.
     """
-    record = _sources(catalog, sink)[0]
+    record = readable_sources(catalog, sink)[0]
     schemas = _schemas(catalog, record)
     chosen = [
         table
@@ -134,7 +142,7 @@ def _table(sink: KafkaSink, table: TableRecord, schema: TableSchema) -> SinkTabl
     )
 
 
-def _sources(catalog: Catalog, sink: KafkaSink) -> list[SourceRecord]:
+def readable_sources(catalog: Catalog, sink: AnySink) -> list[SourceRecord]:
     """Return the records of the source; raise `UsageError` if it does not exist, or is being created or dropped."""
     try:
         records = named_sources(catalog, sink.source)
@@ -170,7 +178,7 @@ def create_sink(home: Path, catalog: Catalog, sink: KafkaSink, secrets: Mapping[
     try:
         seal(home, sink_secrets(sink.name), secrets)
         catalog.sinks.add(SinkRecord(sink.name, sink.source, sink.NAME, sink.model_dump_json()))
-        _retain(catalog, sink)
+        retain_for_sink(catalog, sink)
     finally:
         forget_unused(home, catalog)
 
@@ -194,7 +202,7 @@ def check_sink(catalog: Catalog, sink: KafkaSink, seconds: float = _CHECK_SECOND
     return findings
 
 
-def _retain(catalog: Catalog, sink: KafkaSink) -> None:
+def retain_for_sink(catalog: Catalog, sink: AnySink) -> None:
     """Retain history from now on, so that a sink without a snapshot has all changes after its creation."""
     for source in catalog.parts(sink.source):
         log = catalog.log(source.name)
@@ -212,8 +220,9 @@ def alter_sink(catalog: Catalog, name: str, options: Mapping[str, Any]) -> None:
     sink = sink_of(record)
     for option in options:
         _reject_fixed(sink, option)
-    altered = KafkaSink.of(sink.name, sink.source, sink.table, **{**_options(sink), **options})
-    altered.require_secrets()
+    altered = type(sink).of(sink.name, sink.source, sink.table, **{**_options(sink), **options})
+    if isinstance(altered, KafkaSink):
+        altered.require_secrets()
     catalog.sinks.alter(name, record.spec, altered.model_dump_json())
 
 
@@ -250,17 +259,19 @@ def complete_drop(home: Path, catalog: Catalog, record: SinkRecord) -> None:
             with closing(log.reader()) as reader:
                 if sink_reader(record.name) in (lease.reader for lease in reader.leases()):
                     reader.set_lease(sink_reader(record.name), None)
+    remove_calls(home, record.name)
+    unregister(home, record.name)
     catalog.sinks.remove(record.name)
     forget_unused(home, catalog)
 
 
-def _options(sink: KafkaSink) -> dict[str, Any]:
+def _options(sink: AnySink) -> dict[str, Any]:
     """Return all options of a sink; those of the catalog contain no literal secrets."""
-    fields = {*KafkaSink.SqlOptions.model_fields, *KafkaSink.WithOptions.model_fields}
+    fields = type(sink).model_fields.keys() - {"name", "source", "table"}
     return {field: getattr(sink, field) for field in sorted(fields)}
 
 
-def _reject_fixed(sink: KafkaSink, option: str) -> None:
+def _reject_fixed(sink: AnySink, option: str) -> None:
     if option in sink.ALTERABLE:
         return
     changeable = f"Options that can be changed: {', '.join(sorted(sink.ALTERABLE))}."

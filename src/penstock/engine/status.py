@@ -19,12 +19,11 @@ from penstock.engine.catalog_records import debt_of, instance_of
 from penstock.engine.lifecycle import HALF
 from penstock.engine.locks import holder
 from penstock.engine.sink_progress import SinkProgress, sink_progress
-from penstock.engine.sinks import sink_of
+from penstock.engine.sinks import AnySink, sink_of
 from penstock.errors import HistoryExpiredError
 from penstock.layout import state_path
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sinks.kafka.spec import KafkaSink
 
 __all__ = [
     "DebtStatus",
@@ -122,10 +121,11 @@ class DebtStatus:
 class SinkStatus:
     """The status of one sink.
 
-    `table` is None if it writes all tables of its source, and `into` names its topics and brokers. `position` is the
-    position up to which it has written (one for each shard), `behind` the number of row images in the log after it,
-    `lag_ms` the time from the commit of the last written transaction until it was written, and `messages` the number of
-    messages since the sink was last started. They are None before the first start.
+    `table` is None if it writes all tables of its source, and `into` names its topics and brokers, or its function.
+    `position` is the position up to which it has written (one for each shard), `behind` the number of row images in the
+    log after it, `lag_ms` the time from the commit of the last written transaction until it was written, and `messages`
+    the number of messages, or of changes passed to a function, since the sink was last started. They are None before
+    the first start.
     """
 
     name: str
@@ -209,7 +209,7 @@ def _sum(numbers: Iterable[int]) -> int | None:
     return sum(found) if found else None
 
 
-def _sink_behind(catalog: Catalog, sink: KafkaSink, source: str, position: Lsn) -> int:
+def _sink_behind(catalog: Catalog, sink: AnySink, source: str, position: Lsn) -> int:
     """Return the number of images that a sink has not delivered; 0 if that history was removed."""
     log = catalog.log(source)
     if not log.exists():
