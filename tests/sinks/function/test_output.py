@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkValueError
 from tests.changelog.chunks import ORDERS, inserted
 from tests.seeds import seed
 from tests.sinks.test_delivery import NEEDS, Setup
@@ -146,7 +147,7 @@ def test_crashes_anywhere(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(CallRecord, "write", unreliable)
     lsn = 20
-    while lsn < 600:
+    while lsn < 300:
         for _ in range(dice.randrange(4)):
             lsn += 1
             calls.setup.publish(*((ORDERS, inserted(lsn, number)) for number in range(dice.randrange(1, 4))))
@@ -183,16 +184,24 @@ class DataError(Exception):
     sqlstate = "22P02"
 
 
-@pytest.mark.parametrize("error", [Py4JError("row 4711"), DataError("invalid input: 4711")])
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (Py4JError("row 4711"), "Py4JError at "),
+        (DataError("invalid input: 4711"), "DataError at "),
+        (PySparkValueError(errorClass="CANNOT_BE_NONE", messageParameters={"arg_name": "4711"}), ": CANNOT_BE_NONE,"),
+    ],
+)
 def test_errors_that_may_quote_rows_have_no_text(
-    calls: Calls, error: Exception, monkeypatch: pytest.MonkeyPatch
+    calls: Calls, error: Exception, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise error
 
     monkeypatch.setattr(calls, "function", fail)
-    with pytest.raises(TransientError, match=type(error).__name__) as caught:
+    with pytest.raises(TransientError) as caught:
         calls.deliver()
+    assert shown in caught.value.message
     assert "4711" not in str(caught.value)
 
 

@@ -20,6 +20,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from pyspark.errors import PySparkException
+
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
@@ -137,6 +139,14 @@ def _described(error: BaseException) -> str:
     text = lines[0] if lines else ""
     package = type(error).__module__.partition(".")[0]
     is_data_error = str(getattr(error, "sqlstate", "") or "").startswith("22")  # of a database driver
-    if not text or package in _QUOTING or is_data_error:
+    if package in _QUOTING or is_data_error:
+        text = _condition(error)
+    if not text:
         return f"{type(error).__name__}{place}"
     return f"{type(error).__name__}{place}: {text[:_LONGEST_TEXT]}{'…' if len(text) > _LONGEST_TEXT else ''}"
+
+
+def _condition(error: BaseException) -> str:
+    """Return the name that Spark gives to a kind of error, like ``DATATYPE_MISMATCH``; empty for others."""
+    condition = error.getCondition() if isinstance(error, PySparkException) else None
+    return condition or ""
