@@ -1,11 +1,15 @@
-"""sinks.md, from the options of `KafkaSink`."""
+"""sinks.md, from the options of `KafkaSink` and `FunctionSink`."""
 
 from __future__ import annotations
+
+from inspect import signature
 
 from docs.generate.markdown import code, table
 from docs.generate.option_tables import choices, clause_rows, setting_rows
 
+from penstock.home import Home
 from penstock.kafka_client.connection import ConnectionOptions
+from penstock.sinks.function.spec import FunctionSink
 from penstock.sinks.kafka.spec import (
     CleanupPolicy,
     Delivery,
@@ -58,6 +62,20 @@ home.create_sink(
 )
 home.alter_sink("orders_out", retain_limit="2 days")
 home.drop_sink("orders_out")"""
+_FUNCTION = """home.sink("to_http", "shop.orders", "my_package.my_module:to_http", retain_limit="2 days")
+home.alter_sink("to_http", retain_limit="3 days")
+home.drop_sink("to_http")"""
+_MEANINGS = {
+    "function": "a function, which is registered in this process; or its name, as `'package.module:function'`, which "
+    "every process that runs the home imports. It is called with `(df, first, last)`",
+    "snapshot": FunctionSink.model_fields["snapshot"].description or "",
+    "retain_limit": FunctionSink.model_fields["retain_limit"].description or "",
+}
+_DEFAULTS = {name: repr(parameter.default) for name, parameter in signature(Home.sink).parameters.items()}
+_ARGUMENTS = [
+    [code(name), "required" if name == "function" else code(_DEFAULTS[name]), meaning]
+    for name, meaning in _MEANINGS.items()
+]
 _RULES = (
     "`AVRO` and `PROTOBUF` require a schema registry. `JSON` uses one if it is given.",
     "`ENVELOPE TRANSACTIONS` requires `FORMAT JSON` and `TOPIC`, and has no registered schema. The key of a message is "
@@ -107,6 +125,11 @@ def page() -> str:
             "## Python",
             "The same options with underscores are keyword arguments:",
             f"```python\n{_PYTHON}\n```",
+            "## Sinks into a function",
+            "`home.sink(name, source.table, function, …)` creates a sink that calls a function with the changes of a "
+            "table; see [write changes to your own code](../how-to/write-to-your-own-code.md).",
+            f"```python\n{_FUNCTION}\n```",
+            table(["argument", "default", "meaning"], _ARGUMENTS),
             *choices("Formats", SinkFormat),
             *choices("Envelopes", SinkEnvelope),
             *choices("Delivery", Delivery),
