@@ -119,7 +119,7 @@ class Targets:
         """Execute statements in one transaction."""
         with self.shop.database.connect() as session, session.transaction():
             for statement in statements:
-                session.execute(statement)  # type: ignore[call-overload]
+                session.execute(statement)
 
 
 @pytest.fixture
