@@ -136,7 +136,7 @@ class SinkRunner:
             output,
             snapshot=self._sink.snapshot,
             needs=ImageNeeds(
-                whole_rows=self._sink.envelope is not SinkEnvelope.DEBEZIUM,
+                whole_rows=self._sink.envelope is not SinkEnvelope.DEBEZIUM or self._sink.where is not None,
                 deletes_for_truncate=self._sink.envelope is SinkEnvelope.UPSERT,
             ),
         )

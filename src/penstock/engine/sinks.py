@@ -113,6 +113,11 @@ def resolved_sink(catalog: Catalog, sink: KafkaSink) -> KafkaSink:
     _check_keys(sink, tables)
     keyed = {table.local: TableSchema(table.upstream, table.schema.columns, table.key) for table in tables}
     check_options(sink.column_options(), keyed)
+    if sink.where is not None:
+        from penstock.sinks.condition import Condition
+
+        for table in tables:
+            Condition(sink.where, table.schema)
     return sink
 
 

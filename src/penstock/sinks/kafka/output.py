@@ -2,8 +2,9 @@
 
 ::
 
-    images of a table ─▶ columns of the sink ─▶ envelope ─▶ encoder ─┬─▶ the topic of the table
-                                                                      └─▶ one topic for all, in commit order
+    images of a table ─▶ rows that pass ─▶ columns of the sink ─▶ envelope ─▶ encoder ─┬─▶ the topic of the table
+                                                                                        └─▶ one topic for all, in
+                                                                                            commit order
 
 With a topic for each table, images are encoded and sent batch by batch, so that a transaction of any size takes little
 memory. The messages of several tables in one topic are merged in commit order first.
@@ -35,6 +36,7 @@ from penstock.sinks.kafka.topics import TopicSettings, ensure_positions_topic, e
 from penstock.sinks.kafka.transaction_writer import TopicMessages, TransactionWriter
 from penstock.sinks.messages import SinkMessages
 from penstock.sinks.position import SinkPosition
+from penstock.sinks.row_filter import RowFilter
 from penstock.sinks.schemas.record_names import RecordName
 from penstock.sinks.transactions import transaction_messages
 from penstock.sinks.upsert import upsert_messages
@@ -108,11 +110,11 @@ class KafkaOutput(Output):
         """Write the messages in one Kafka transaction with the position."""
         counted = _Counted(tables)
         if self._sink.envelope is SinkEnvelope.TRANSACTIONS:
-            messages: Iterable[TopicMessages] = self._transactions(counted)
+            messages: Iterable[TopicMessages] = self._transactions(self._passing(counted))
         elif self._shares_topic:
-            messages = self._merged(counted)
+            messages = self._merged(self._passing(counted))
         else:
-            messages = (self._encoded(each).topic_messages() for each in counted)
+            messages = (self._encoded(each).topic_messages() for each in self._passing(counted))
         written = self._writer.write(messages, position, seconds)
         if counted.committed_at is not None:
             self.latency_ms = round(time.time() * 1000 - counted.committed_at / 1000, 1)
@@ -123,6 +125,13 @@ class KafkaOutput(Output):
         self._writer.close()
 
     # -- messages ----------------------------------------------------------------------------------------------------
+
+    def _passing(self, tables: Iterable[TableImages]) -> Iterator[TableImages]:
+        """Yield the changes of the rows that pass the condition of the sink, if it has one."""
+        for each in tables:
+            images = each.images if self._sink.where is None else self._table(each.schema).passing(each.images)
+            if len(images):
+                yield TableImages(each.schema, images)
 
     def _encoded(self, each: TableImages) -> _Encoded:
         table = self._table(each.schema)
@@ -214,6 +223,7 @@ class TableEncoder:
         local = source.local_name(schema.table)
         hash_key = sink.redact_key.resolved().encode() if sink.redact_key is not None else None
         self._columns = SinkColumns(options_of_table(sink.column_options(), local, keyed), keyed, hash_key, local=local)
+        self._filter = None if sink.where is None else RowFilter(sink.where, schema)
         self._key, self._names = self._columns.key, tuple(self._columns.columns.names)
         self._debezium = DebeziumTable(
             schema=TableSchema(schema.table, self._columns.columns, self._key),
@@ -224,6 +234,10 @@ class TableEncoder:
             tombstones=sink.tombstones,
         )
         self._encoder = self._make_encoder(registry)
+
+    def passing(self, images: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the images of whole changes of the rows that pass the condition of the sink."""
+        return images if self._filter is None else self._filter.images(images)
 
     def messages(self, images: pa.RecordBatch) -> SinkMessages:
         """Return the messages of images of whole changes, before they are encoded."""

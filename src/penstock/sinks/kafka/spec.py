@@ -221,6 +221,12 @@ class KafkaSinkOptions(ConnectionOptions):
     exclude_columns: Annotated[tuple[str, ...], Listed(ColumnName())] = Field(
         default=(), description="columns that are left out of values"
     )
+    where: str | None = Field(
+        default=None,
+        min_length=1,
+        description="a condition in SQL on the columns of a single table; for the sink, rows for which it is not true "
+        "do not exist",
+    )
     rename_columns: Annotated[Mapping[str, str], Mapped(ColumnName(), Name("name"))] = Field(
         default_factory=dict, description="other names for columns; all other options use the original names"
     )
@@ -339,7 +345,6 @@ class KafkaSink(KafkaSinkSqlOptions, KafkaSinkOptions):
     )
     """Options that ``ALTER SINK … SET`` can change."""
     UNSUPPORTED: ClassVar[Mapping[str, tuple[str, str]]] = {
-        "where": ("it is not available yet", "Remove the option; filter messages in the consumer."),
         "transform": ("it is not available yet", 'Remove the option; see options "redact" and "rename columns".'),
     }
 
@@ -484,6 +489,7 @@ def _redaction(column: str, method: str) -> str:
 _FIXED = {
     "snapshot": "the sink has already started",
     "allow_literal_secrets": "a secret in ALTER must be a reference",
+    "where": "rows that were left out before would still be missing",
     "redact_key": "hashes of the same value would differ from those that were already written",
     "positions_topic": "the position of the sink is in that topic",
     **dict.fromkeys(
@@ -597,6 +603,11 @@ _SINK_RULES: tuple[Rule, ...] = (
         lambda o: o.table is None and bool(o.key),
         "KEY requires a single table",
         "Use FROM source.table; or remove KEY, to use the primary key of each table.",
+    ),
+    (
+        lambda o: o.table is None and o.where is not None,
+        'option "where" requires a single table',
+        "Use FROM source.table, with a sink for each table.",
     ),
     (
         lambda o: next((name for name in o.key if _is_left_out(o, name)), ""),
