@@ -135,7 +135,6 @@ def test_column_of_some_table_is_enough_for_a_sink_of_all_tables(home: Home) -> 
     home.create_sink("everything", "shop", **TO_ALL, redact={"amount": "null"})
     statement = f"CREATE SINK one_of_them FROM shop {KAFKA} TOPIC PREFIX 's.' FORMAT JSON ENVELOPE CHANGES"
     home.sql(f"{statement} WITH (redact = (bids.amount = 'null'), exclude columns = (shop.bids.auction_id))")
-    assert home.sink_spec("one_of_them").redact == {"bids.amount": "null"}
     assert """redact = ("bids.amount" = 'null')""" in home.sink_statement("one_of_them")
     with pytest.raises(UsageError, match='column "salary" in option "redact" does not exist'):
         home.create_sink("other", "shop", **TO_ALL, redact={"salary": "null"})

@@ -69,7 +69,7 @@ def filtered(where: str, steps: list[tuple[str, Row, Row]], *, full: bool) -> tu
 
 @pytest.mark.parametrize("where", [WHERE, BY_KEY])
 @pytest.mark.parametrize("full", [True, False])
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(steps=STEPS)
 def test_last_message_of_each_key_is_the_row_that_passes(where: str, full: bool, steps: Any) -> None:
     expected, images = filtered(where, steps, full=full)
@@ -86,7 +86,7 @@ def test_last_message_of_each_key_is_the_row_that_passes(where: str, full: bool,
 
 
 @pytest.mark.parametrize(("where", "full"), [(WHERE, True), (BY_KEY, True), (BY_KEY, False)])
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(steps=STEPS)
 def test_with_known_old_rows_the_changes_are_a_history(where: str, full: bool, steps: Any) -> None:
     """No row is inserted twice, or changed or deleted without being there."""

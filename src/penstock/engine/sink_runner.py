@@ -33,7 +33,7 @@ from penstock.engine.error_policy import LONGEST_TRANSIENT_PAUSE, Tries, explain
 from penstock.engine.function_sinks import function_delivery
 from penstock.engine.sink_progress import SinkProgress, write_progress
 from penstock.engine.sink_tables import CatalogTables
-from penstock.engine.sinks import complete_drop, sink_of, sink_reader
+from penstock.engine.sinks import complete_drop, sink_of, sink_reader, sink_tables
 from penstock.engine.table import Progress
 from penstock.engine.table_names import named_source, named_table
 from penstock.errors import HistoryExpiredError, PenstockError, TransientError
@@ -129,6 +129,9 @@ class SinkRunner:
         if not isinstance(self._sink, KafkaSink):
             return function_delivery(self._home, self._catalog, self._record, self._source, self._store)
         output = self._output(self._sink)
+        if self._sink.transform is not None:  # an error of the function does not wait for the first change
+            for table in sink_tables(self._catalog, self._sink):
+                output.check_table(table.schema)
         delivery = Delivery(
             sink_reader(self._record.name),
             self._catalog.log(self._source),
@@ -145,7 +148,9 @@ class SinkRunner:
     def _output(self, sink: KafkaSink) -> KafkaOutput:
         record = named_source(self._catalog, self._source)
         database, shard = instance_of(record).database_name(), record.shard
-        return KafkaOutput(sink, self._record.id, SinkSource(self._source, database, self._local_name, shard))
+        described = SinkSource(self._source, database, self._local_name, shard)
+        store = self._store
+        return KafkaOutput(sink, self._record.id, described, None if store is None else lambda: store.spark)
 
     def _local_name(self, table: TableName) -> str:
         return named_table(self._catalog, self._source, str(table)).local

@@ -113,6 +113,10 @@ def resolved_sink(catalog: Catalog, sink: KafkaSink) -> KafkaSink:
     _check_keys(sink, tables)
     keyed = {table.local: TableSchema(table.upstream, table.schema.columns, table.key) for table in tables}
     check_options(sink.column_options(), keyed)
+    if sink.transform is not None:
+        from penstock.sinks.transform import named_function
+
+        named_function(sink.transform)
     if sink.where is not None:
         from penstock.sinks.condition import Condition
 

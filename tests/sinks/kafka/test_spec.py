@@ -146,7 +146,10 @@ def test_statement_of_a_sink() -> None:
         ({"redact": {"card": "rot13"}}, 'unrecognized redaction of column "card"'),
         ({"retain_limit": "soon"}, "invalid duration"),
         ({"topik": "x"}, 'unrecognized option "topik" for a KAFKA sink'),
-        ({"transform": "a:b"}, 'option "transform" is not supported'),
+        ({"transform": "mask"}, 'invalid value for option "transform"'),
+        ({"transform": "a:b", "envelope": "debezium"}, 'option "transform" is invalid with ENVELOPE DEBEZIUM'),
+        ({"transform": "a:b", "table": None, "topic": None, "topic_prefix": "p."}, "requires a single table"),
+        ({"where": "id > 1", "table": None, "topic": None, "topic_prefix": "p."}, "requires a single table"),
         ({"sasl_username": "me"}, 'a login requires option "sasl_mechanisms"'),
     ],
 )

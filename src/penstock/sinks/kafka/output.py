@@ -2,9 +2,9 @@
 
 ::
 
-    images of a table ─▶ rows that pass ─▶ columns of the sink ─▶ envelope ─▶ encoder ─┬─▶ the topic of the table
-                                                                                        └─▶ one topic for all, in
-                                                                                            commit order
+    images of a table ─▶ where ─▶ columns of the sink ─▶ transform ─▶ envelope ─▶ encoder ─┬─▶ the topic of the table
+                                                                                            └─▶ one topic for all, in
+                                                                                                commit order
 
 With a topic for each table, images are encoded and sent batch by batch, so that a transaction of any size takes little
 memory. The messages of several tables in one topic are merged in commit order first.
@@ -39,6 +39,7 @@ from penstock.sinks.position import SinkPosition
 from penstock.sinks.row_filter import RowFilter
 from penstock.sinks.schemas.record_names import RecordName
 from penstock.sinks.transactions import transaction_messages
+from penstock.sinks.transform import Session, Transform
 from penstock.sinks.upsert import upsert_messages
 
 __all__ = ["KafkaOutput", "SinkSource", "TableEncoder", "topic_settings"]
@@ -78,9 +79,12 @@ def topic_settings(sink: KafkaSink) -> TopicSettings:
 class KafkaOutput(Output):
     """The only writer of a sink, from `open` to its first error."""
 
-    def __init__(self, sink: KafkaSink, identity: str, source: SinkSource) -> None:
-        """Create an output; `identity` distinguishes the sink from others of the same name in other homes."""
-        self._sink, self._source = sink, source
+    def __init__(self, sink: KafkaSink, identity: str, source: SinkSource, session: Session | None = None) -> None:
+        """Create an output; `identity` distinguishes the sink from others of the same name in other homes.
+
+        `session` returns a Spark session, for a sink that has a function.
+        """
+        self._sink, self._source, self._session = sink, source, session
         self._settings = sink.client_settings()
         name = f"{sink.name}-{identity}" if source.shard is None else f"{sink.name}-{identity}-{source.name}"
         self._writer = TransactionWriter(self._settings, name, sink.topic_of_positions(), name=sink.name)
@@ -105,6 +109,10 @@ class KafkaOutput(Output):
     def prepare(self, table: TableName) -> None:
         """Create the topic of a table, or check that it exists."""
         self._ensure_topic(self._topic_name(table))
+
+    def check_table(self, schema: TableSchema) -> None:
+        """Raise an error if messages of a table are not possible, for instance because of the sink's function."""
+        TableEncoder(self._sink, self._source, schema, self._registry, self._session)
 
     def write(self, tables: Iterable[TableImages], position: bytes, seconds: float) -> int:
         """Write the messages in one Kafka transaction with the position."""
@@ -164,7 +172,9 @@ class KafkaOutput(Output):
         """Return the encoder of a table: another one if its columns changed."""
         known = self._tables.get(schema.table)
         if known is None or known.schema != schema:
-            known = self._tables[schema.table] = TableEncoder(self._sink, self._source, schema, self._registry)
+            known = self._tables[schema.table] = TableEncoder(
+                self._sink, self._source, schema, self._registry, self._session
+            )
             self._ensure_topic(known.topic)
         return known
 
@@ -213,7 +223,14 @@ class _Counted:
 class TableEncoder:
     """Makes messages of images of one version of one table."""
 
-    def __init__(self, sink: KafkaSink, source: SinkSource, schema: TableSchema, registry: Registry | None) -> None:
+    def __init__(
+        self,
+        sink: KafkaSink,
+        source: SinkSource,
+        schema: TableSchema,
+        registry: Registry | None,
+        session: Session | None = None,
+    ) -> None:
         self.schema = schema
         self.topic = topic_name(schema.table, prefix=sink.topic_prefix or "", fixed=sink.topic)
         self._sink, self._shard = sink, source.shard
@@ -224,7 +241,11 @@ class TableEncoder:
         hash_key = sink.redact_key.resolved().encode() if sink.redact_key is not None else None
         self._columns = SinkColumns(options_of_table(sink.column_options(), local, keyed), keyed, hash_key, local=local)
         self._filter = None if sink.where is None else RowFilter(sink.where, schema)
-        self._key, self._names = self._columns.key, tuple(self._columns.columns.names)
+        self._key = self._columns.key
+        self._transform = None
+        if sink.transform is not None:
+            self._transform = Transform(sink.transform, self._columns.columns, self._key, session)
+        self._names = tuple((self._transform or self._columns).columns.names)
         self._debezium = DebeziumTable(
             schema=TableSchema(schema.table, self._columns.columns, self._key),
             key=self._key,
@@ -246,6 +267,8 @@ class TableEncoder:
         if self._shard is not None:
             images = _add_shard(images, self._shard)
         images = self._columns.images(images)
+        if self._transform is not None:
+            images = self._transform.images(images)
         match self._sink.envelope:
             case SinkEnvelope.UPSERT:
                 return upsert_messages(images, self._key, self._names)

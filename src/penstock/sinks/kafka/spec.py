@@ -13,6 +13,7 @@ statements are parsed, and sinks displayed, without a Kafka client.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,7 +33,7 @@ from penstock.kafka_client.connection import (
     checked_url,
     validate_registry_options,
 )
-from penstock.kafka_client.option_values import Word, reject_unsupported
+from penstock.kafka_client.option_values import Word
 from penstock.kafka_client.secrets import SecretOption
 from penstock.kafka_client.tls import SaslOptions, SslOptions
 from penstock.name_suggestions import nearest
@@ -64,6 +65,7 @@ __all__ = [
 _FROZEN = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 _REDACTIONS = ("null", "hash", "last four")
 _FIXED_TEXT = "fixed:"
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 class SinkFormat(Word):
@@ -227,6 +229,11 @@ class KafkaSinkOptions(ConnectionOptions):
         description="a condition in SQL on the columns of a single table; for the sink, rows for which it is not true "
         "do not exist",
     )
+    transform: str | None = Field(
+        default=None,
+        description="a function 'package.module:function', from DataFrame to DataFrame, through which the rows of a "
+        "single table pass in Spark; it gets the columns as messages would have them",
+    )
     rename_columns: Annotated[Mapping[str, str], Mapped(ColumnName(), Name("name"))] = Field(
         default_factory=dict, description="other names for columns; all other options use the original names"
     )
@@ -302,6 +309,14 @@ class KafkaSinkOptions(ConnectionOptions):
     def _known_redactions(cls, methods: Mapping[str, str]) -> Mapping[str, str]:
         return {column: _redaction(column, method) for column, method in methods.items()}
 
+    @field_validator("transform")
+    @classmethod
+    def _a_function(cls, name: str | None) -> str | None:
+        if name is not None and not _FUNCTION.fullmatch(name):
+            message = 'invalid value for option "transform"'
+            raise UsageError(message, "Use 'package.module:function'.")
+        return name
+
     @field_validator("positions_topic")
     @classmethod
     def _a_positions_topic(cls, name: str | None) -> str | None:
@@ -344,9 +359,6 @@ class KafkaSink(KafkaSinkSqlOptions, KafkaSinkOptions):
         }
     )
     """Options that ``ALTER SINK … SET`` can change."""
-    UNSUPPORTED: ClassVar[Mapping[str, tuple[str, str]]] = {
-        "transform": ("it is not available yet", 'Remove the option; see options "redact" and "rename columns".'),
-    }
 
     name: str
     source: str = Field(description="the name of the source, as the user gave it")
@@ -366,7 +378,6 @@ class KafkaSink(KafkaSinkSqlOptions, KafkaSinkOptions):
     @classmethod
     def of(cls, name: str, source: str, table: str | None, **options: Any) -> Self:
         """Return a sink with this name and the options of both types; raise `UsageError` for an invalid one."""
-        reject_unsupported(options, cls.UNSUPPORTED)
         known = {*cls.SqlOptions.model_fields, *cls.WithOptions.model_fields}
         for option in options:
             if option not in known:
@@ -608,6 +619,16 @@ _SINK_RULES: tuple[Rule, ...] = (
         lambda o: o.table is None and o.where is not None,
         'option "where" requires a single table',
         "Use FROM source.table, with a sink for each table.",
+    ),
+    (
+        lambda o: o.table is None and o.transform is not None,
+        'option "transform" requires a single table',
+        "Use FROM source.table, with a sink for each table.",
+    ),
+    (
+        lambda o: o.transform is not None and o.envelope is SinkEnvelope.DEBEZIUM,
+        'option "transform" is invalid with ENVELOPE DEBEZIUM, whose messages describe the table upstream',
+        "Use another envelope, or remove the option.",
     ),
     (
         lambda o: next((name for name in o.key if _is_left_out(o, name)), ""),
