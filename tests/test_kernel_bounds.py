@@ -23,6 +23,7 @@ import signal
 import struct
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,7 @@ import numba
 import numpy as np
 import numpy.ma  # it copies `numpy.empty`, and numba would load it after `guard_allocations`
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from penstock import kernel_cache
@@ -86,6 +88,7 @@ def guard_allocations() -> None:
     """Let decoders allocate guarded arrays; kernels must be compiled before, because numba knows `numpy.empty`."""
     sys.modules["dateutil"] = None  # type: ignore[assignment] # pyarrow looks for it in each conversion: most of the time
     mock.patch.multiple(np, empty=guarded, zeros=guarded_zeros).start()
+    mock.patch.object(pa, "allocate_buffer", lambda size: pa.py_buffer(guarded(size, np.uint8))).start()
 
 
 # -- inputs ------------------------------------------------------------------------------------------------------------
@@ -449,7 +452,7 @@ def encode(rng: random.Random) -> None:
     """Encode random rows; the encoders of binary formats share their kernels."""
     from penstock.formats.avro.encoder import encode_avro
     from penstock.formats.avro.schema import parse_avro
-    from penstock.formats.json.quoted import quoted
+    from penstock.formats.json.encoder import encode_json, encode_json_messages
 
     texts = [rng.randbytes(rng.choice((0, 1, 5, 200))) for _ in range(rng.randrange(4))]
     numbers = [rng.choice(NUMBERS) % 2**63 for _ in texts]
@@ -465,9 +468,16 @@ def encode(rng: random.Random) -> None:
     characters = np.frombuffer(b"".join(texts), np.uint8) % 128
     buffers = guarded_copy(offsets, np.int64), guarded_copy(characters.tobytes())
     strings = pa.Array.from_buffers(pa.large_string(), len(texts), [None, *map(pa.py_buffer, buffers)])
-    found = quoted(strings)
+    found = encode_json(strings)
     found.validate(full=True)
     assert [json.loads(text) for text in found.to_pylist()] == strings.to_pylist()
+    shared = pa.array(["x"]).dictionary_encode().take(pa.array([0] * len(texts), pa.int64()))
+    columns = [column, pa.array(numbers, pa.int64()), pa.array(map(float, numbers), pa.float64()), strings, shared]
+    columns += [pc.if_else(pa.array([n % 2 == 0 for n in range(len(texts))], pa.bool_()), one, None) for one in columns]
+    rows = pa.StructArray.from_arrays(columns, [str(place) for place in range(len(columns))])
+    encoded = encode_json_messages(rows, b"<", b">")
+    encoded.validate(full=True)
+    assert [json.loads(text[1:-1])["0"] for text in encoded.to_pylist()] == [b64encode(text).decode() for text in texts]
 
 
 def formats(rng: random.Random) -> None:

@@ -37,6 +37,7 @@ from penstock.sinks.debezium import (
     with_transactions,
 )
 from penstock.sinks.messages import SinkMessages
+from penstock.sinks.schemas.nested_values import plain_field
 from penstock.testing.debezium import Converter, Debezium
 from penstock.testing.kafka import start_kafka
 from penstock.testing.postgres import start_postgres
@@ -277,7 +278,7 @@ def _as_json(
     messages: SinkMessages, key_name: str, key_version: int | None, value_name: str, value_version: int
 ) -> Iterator[tuple[Any, Any]]:
     messages.values.validate(full=True)
-    value_schema = connect_schema(pa.field("", messages.values.type, nullable=False))
+    value_schema = connect_schema(plain_field(pa.field("", messages.values.type, nullable=False)))
     value_schema |= {"name": value_name, "version": value_version}
     key_schema: Any = None
     keys = [None] * len(messages)

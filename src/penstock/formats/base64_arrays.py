@@ -1,4 +1,4 @@
-"""Encode and decode base64 for a whole Arrow array at a time; Arrow has no function for it."""
+"""Decode base64 for a whole Arrow array at a time; Arrow has no function for it."""
 
 from __future__ import annotations
 
@@ -7,53 +7,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["decode_base64", "encode_base64"]
+__all__ = ["decode_base64"]
 
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _PAD, _BAD = 64, 255
 _SIX_BITS = np.full(256, _BAD, np.uint8)
 _SIX_BITS[np.frombuffer(_ALPHABET, np.uint8)] = np.arange(64)
 _SIX_BITS[ord("=")] = _PAD
-_CHARACTERS = np.frombuffer(_ALPHABET + b"=", np.uint8)
-
-
-def encode_base64(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    """Return the texts of values, with padding; null where a value is null.
-
-    Each value is extended with zeros to groups of three bytes. Each group becomes four characters; those of the zeros
-    alone are replaced by padding.
-    """
-    sizes = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    groups = -(-sizes // 3)
-    ends = np.cumsum(groups)
-    begins, given = 3 * (ends - groups), np.cumsum(sizes) - sizes
-    data = np.zeros(3 * int(groups.sum()), np.uint8)
-    data[np.arange(int(sizes.sum())) + np.repeat(begins - given, sizes)] = _content(values)
-    bits = _six_bits(data.reshape(-1, 3))
-    padding = 3 * groups - sizes
-    for characters, place in ((1, 3), (2, 2)):
-        bits[(ends - 1)[padding >= characters], place] = _PAD
-    offsets = np.concatenate([[0], 4 * ends])
-    bitmap = pa.py_buffer(np.packbits(values.is_valid().to_numpy(zero_copy_only=False), bitorder="little").tobytes())
-    parts = [bitmap, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(_CHARACTERS[bits].reshape(-1))]
-    return pa.Array.from_buffers(pa.large_binary(), len(values), parts)
-
-
-def _content(values: pa.LargeBinaryArray) -> npt.NDArray[np.uint8]:
-    """Return the bytes of all values that are not null, one after the other."""
-    present = values.drop_null()
-    offsets = np.frombuffer(present.buffers()[1], np.int64)[present.offset : present.offset + len(present) + 1]
-    held = np.frombuffer(present.buffers()[2] or b"", np.uint8)
-    return held[offsets[0] : offsets[-1]] if len(offsets) else held[:0]
-
-
-def _six_bits(groups: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    bits = np.empty((len(groups), 4), np.uint8)
-    bits[:, 0] = groups[:, 0] >> 2
-    bits[:, 1] = (groups[:, 0] & 3) << 4 | groups[:, 1] >> 4
-    bits[:, 2] = (groups[:, 1] & 15) << 2 | groups[:, 2] >> 6
-    bits[:, 3] = groups[:, 2] & 63
-    return bits
 
 
 def decode_base64(texts: pa.StringArray) -> pa.BinaryArray:

@@ -12,24 +12,29 @@ Each step is a loop of compiled code over a column. Parts of nothing (a null, an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.formats.jit import Ints, compiled, inner
 
 __all__ = [
     "ByteStrings",
     "FixedWidth",
+    "Indexed",
     "Part",
     "Present",
     "Repeated",
     "Sequences",
     "Varints",
+    "bytes_and_offsets",
+    "copy_bytes",
+    "dictionary_parts",
     "encode_messages",
     "list_items",
     "list_offsets",
@@ -38,6 +43,8 @@ __all__ = [
 ]
 
 _Bytes = npt.NDArray[np.uint8]
+_BLOCK_ROWS = 16_384
+"""So many messages are written at a time: they stay in the cache of the processor while their columns are written."""
 
 
 class Part(ABC):
@@ -51,14 +58,18 @@ class Part(ABC):
         """Write each part at its start."""
 
 
-def encode_messages(part: Part, header: bytes = b"") -> pa.LargeBinaryArray:
-    """Return the messages, each after a header."""
-    offsets = np.concatenate([[0], np.cumsum(part.sizes + len(header))])
-    out = np.empty(int(offsets[-1]), np.uint8)
+def encode_messages(values: pa.Array, part: Callable[[pa.Array], Part], header: bytes = b"") -> pa.LargeBinaryArray:
+    """Return each value as a message after a header; `part` returns the part of some of the values."""
+    blocks = [part(values.slice(first, _BLOCK_ROWS)) for first in range(0, len(values), _BLOCK_ROWS)]
+    offsets = np.cumsum(np.concatenate([np.zeros(1, np.int64), *(block.sizes + len(header) for block in blocks)]))
+    memory = pa.allocate_buffer(int(offsets[-1]))  # Arrow uses freed memory again, numpy returns it to the system
+    out = np.frombuffer(memory, np.uint8)
     for place, value in enumerate(header):
         out[offsets[:-1] + place] = value
-    part.write(offsets[:-1] + len(header), out)
-    return pa.Array.from_buffers(pa.large_binary(), len(part.sizes), [None, pa.py_buffer(offsets), pa.py_buffer(out)])
+    for number, block in enumerate(blocks):
+        first = number * _BLOCK_ROWS
+        block.write(offsets[first : first + len(block.sizes)] + len(header), out)
+    return pa.Array.from_buffers(pa.large_binary(), len(values), [None, pa.py_buffer(offsets), memory])
 
 
 # -- leaves ------------------------------------------------------------------------------------------------------------
@@ -94,14 +105,52 @@ class ByteStrings(Part):
 
     def __init__(self, values: pa.Array) -> None:
         """Create the part from binary or text values, none of them null."""
-        held = values.cast(pa.large_binary())
-        self._offsets = np.frombuffer(held.buffers()[1], np.int64)[held.offset : held.offset + len(held) + 1]
-        self._data = np.frombuffer(held.buffers()[2] or b"", np.uint8)
+        self._data, self._offsets = bytes_and_offsets(values)
         self.sizes = np.diff(self._offsets)
 
     def write(self, starts: Ints, out: _Bytes) -> None:
         """Write each value at its start."""
         _write_bytes(self._data, self._offsets, starts, out)
+
+
+def dictionary_parts(values: pa.DictionaryArray) -> tuple[pa.Array, Ints]:
+    """Return the values of the dictionary between the first and the last that occur, and the number of each row's.
+
+    The last of the values is null if a row is null.
+    """
+    indexes = np.asarray(pc.fill_null(values.indices, 0).to_numpy(zero_copy_only=False), np.int64)
+    is_valid = values.indices.is_valid().to_numpy(zero_copy_only=False) if values.indices.null_count else None
+    used = indexes if is_valid is None else indexes[is_valid]
+    first, last = (int(used.min()), int(used.max())) if len(used) else (0, -1)
+    distinct, indexes = values.dictionary.slice(first, last - first + 1), indexes - first
+    if is_valid is not None:
+        indexes[~is_valid] = len(distinct)
+        distinct = pa.concat_arrays([distinct, pa.nulls(1, distinct.type)])
+    return distinct, indexes
+
+
+class Indexed(Part):
+    """Values that rows share: row n has the value with the number `indexes[n]`."""
+
+    def __init__(self, values: pa.Array, indexes: npt.NDArray[Any]) -> None:
+        """Create the part from binary or text values, none of them null."""
+        self._data, self._offsets = bytes_and_offsets(values)
+        self._indexes = np.array(indexes, np.int64)
+        self.sizes = np.diff(self._offsets)[self._indexes]
+
+    def write(self, starts: Ints, out: _Bytes) -> None:
+        """Write the value of each row at its start."""
+        _write_indexed(self._data, self._offsets, self._indexes, starts, out)
+
+
+def bytes_and_offsets(values: pa.Array) -> tuple[_Bytes, Ints]:
+    """Return the bytes of binary or text values, and where each begins and ends in them; both are read-only."""
+    held = values.cast(pa.large_binary())
+    data, offsets = np.frombuffer(held.buffers()[2] or b"", np.uint8), np.zeros(1, np.int64)
+    if len(held):
+        offsets = np.frombuffer(held.buffers()[1], np.int64)[held.offset : held.offset + len(held) + 1]
+    data.flags.writeable = offsets.flags.writeable = False  # otherwise kernels are compiled for both
+    return data, offsets
 
 
 # -- combinations ------------------------------------------------------------------------------------------------------
@@ -207,10 +256,27 @@ def _write_varints(values: Ints, starts: Ints, out: _Bytes) -> None:
         out[at] = np.uint8(rest)
 
 
+@inner
+def copy_bytes(data: Any, begin: Any, end: Any, out: Any, at: Any) -> Any:
+    """Copy bytes to a place; return the place after them.
+
+    Indexes are unsigned: numba handles negative ones as counted from the end, and such a loop is ten times as slow.
+    """
+    source, target, count = np.uint64(begin), np.uint64(at), np.uint64(end - begin)
+    place = np.uint64(0)
+    while place < count:
+        out[target + place] = data[source + place]
+        place += np.uint64(1)
+    return at + end - begin
+
+
 @compiled
 def _write_bytes(data: _Bytes, offsets: Ints, starts: Ints, out: _Bytes) -> None:
     for index in range(len(starts)):
-        at = starts[index]
-        for place in range(offsets[index], offsets[index + 1]):
-            out[at] = data[place]
-            at += 1
+        copy_bytes(data, offsets[index], offsets[index + 1], out, starts[index])
+
+
+@compiled
+def _write_indexed(data: _Bytes, offsets: Ints, indexes: Ints, starts: Ints, out: _Bytes) -> None:
+    for index in range(len(indexes)):
+        copy_bytes(data, offsets[indexes[index]], offsets[indexes[index] + 1], out, starts[index])

@@ -41,7 +41,7 @@ def changes_messages(images: pa.RecordBatch, key: Sequence[str], columns: Sequen
     before, after = combined.column("before"), combined.column("after")
     rows = [_rows(before, columns), _rows(after, columns)]
     row = rows[0].type
-    names = pa.array([table]).take(pa.array(np.zeros(len(combined), np.int64)))
+    names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(combined), np.int8)), pa.array([table]))
     head = [combined.column("_op"), names, combined.column("_lsn")]
     transaction = [combined.column(name) for name in ("_ordinal", "_xid", "_committed_at")]
     values = pa.StructArray.from_arrays([*head, *transaction, *rows], fields=_fields(row))
@@ -52,7 +52,7 @@ def changes_messages(images: pa.RecordBatch, key: Sequence[str], columns: Sequen
 def _fields(row: pa.StructType) -> list[pa.Field]:
     return [
         pa.field("op", pa.string(), nullable=False),
-        pa.field("table", pa.string(), nullable=False),
+        pa.field("table", pa.dictionary(pa.int8(), pa.string()), nullable=False),
         pa.field("position", pa.string(), nullable=False),
         pa.field("ordinal", pa.int64()),
         pa.field("xid", pa.int64()),

@@ -106,18 +106,19 @@ class DebeziumTable:
 
 def debezium_messages(images: pa.RecordBatch, table: DebeziumTable, now: int | None = None) -> SinkMessages:
     """Return the messages of images of whole changes; `now` is the time in nanoseconds since 1970."""
+    now = time.time_ns() if now is None else now
     kinds, rows = image_kinds(images), images.column("row")
     numbers, is_tombstone = _places(kinds, rows, table)
     converted = _converted(images, kinds, table)
     key = None
     if table.key:
-        key = _required(some_columns(converted, table.key).take(pa.array(numbers)))
+        key = _required(_taken(some_columns(converted, table.key), numbers, np.ones(len(numbers), np.bool_)))
     columns = [
         *_old_and_new(converted, kinds, numbers, table),
         _source(images, kinds, numbers, table, now),
         pa.nulls(len(numbers), _TRANSACTION.type),
         _operations(kinds, numbers),
-        *_times(len(numbers), time.time_ns() if now is None else now),
+        *_times(len(numbers), now),
     ]
     fields = [
         *(connect_field(pa.field(name, converted.type), f"{table.topic}.Value") for name in ("before", "after")),
@@ -128,6 +129,7 @@ def debezium_messages(images: pa.RecordBatch, table: DebeziumTable, now: int | N
         pa.field("op", pa.string(), nullable=False),
         *(pa.field(name, pa.int64()) for name in ("ts_ms", "ts_us", "ts_ns")),
     ]
+    fields = [field.with_type(column.type) for field, column in zip(fields, columns, strict=True)]
     values = pa.StructArray.from_arrays(columns, fields=fields, mask=pa.array(is_tombstone))
     positions, ordinals = (images.column(name) for name in ("_lsn", "_ordinal"))
     return SinkMessages(positions.to_numpy()[numbers], pc.fill_null(ordinals, 0).to_numpy()[numbers], values, key)
@@ -213,7 +215,12 @@ def _old_and_new(
 
 
 def _taken(rows: pa.StructArray, numbers: _Numbers, where: Flags) -> pa.StructArray:
-    return rows.take(pa.array(numbers, mask=~where)) if where.any() else pa.nulls(len(numbers), rows.type)
+    """Return the rows with these numbers; null where they are not wanted."""
+    if not where.any():
+        return pa.nulls(len(numbers), rows.type)
+    if where.all() and len(numbers) == len(rows) and np.array_equal(numbers, np.arange(len(rows))):
+        return rows
+    return rows.take(pa.array(numbers, mask=~where))
 
 
 def _required(keys: pa.StructArray) -> pa.StructArray:
@@ -221,12 +228,12 @@ def _required(keys: pa.StructArray) -> pa.StructArray:
     return pa.StructArray.from_arrays(keys.flatten(), fields=list(keys.type))
 
 
-def _operations(kinds: npt.NDArray[np.int8], numbers: _Numbers) -> pa.StringArray:
+def _operations(kinds: npt.NDArray[np.int8], numbers: _Numbers) -> pa.DictionaryArray:
     letters = [_OPERATIONS.get(Image(kind), "") for kind in range(len(Image))]
     codes = kinds[numbers].astype(np.int64)
     created = (codes[1:] == Image.UPDATED) & np.isin(kinds[numbers[:-1]], _OLD)
     codes[1:][created] = Image.INSERTED
-    return pa.array(letters).take(pa.array(codes))
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(letters))
 
 
 # -- source and times --------------------------------------------------------------------------------------------------
@@ -272,40 +279,49 @@ _SOURCE = [
 
 
 def _source(
-    images: pa.RecordBatch, kinds: npt.NDArray[np.int8], numbers: _Numbers, table: DebeziumTable, now: int | None
-) -> pa.StructArray:
-    count = len(numbers)
-    positions = images.column("_lsn").take(pa.array(numbers))
-    is_copied = pa.array(kinds[numbers] == Image.COPIED)
+    images: pa.RecordBatch, kinds: npt.NDArray[np.int8], numbers: _Numbers, table: DebeziumTable, now: int
+) -> pa.DictionaryArray:
+    """Return the source of each message; messages of one transaction share it."""
+    is_first, number = _transactions(images, kinds)
+    first = images.select(["_lsn", "_xid", "_committed_at"]).take(pa.array(np.flatnonzero(is_first)))
+    count, positions = len(first), first.column("_lsn")
+    is_copied = pa.array(kinds[is_first] == Image.COPIED)
     upstream = table.schema.table
-    ts_ms, ts_us, ts_ns = _commit_times(images, numbers, time.time_ns() if now is None else now)
+    micros = pc.fill_null(first.column("_committed_at").view(pa.int64()), now // 1000).to_numpy()
     columns = [
         *(pa.repeat(text, count) for text in (table.version, table.connector, table.server)),
-        ts_ms,
+        pa.array(micros // 1000),
         pc.if_else(is_copied, "true", "false"),
         pa.repeat(table.database, count),
         _sequences(positions, is_copied),
-        ts_us,
-        ts_ns,
+        pa.array(micros),
+        pa.array(micros * 1000),
         *(pa.repeat(text, count) for text in (upstream.schema, upstream.name)),
-        images.column("_xid").take(pa.array(numbers)),
+        first.column("_xid"),
         positions,
         pa.nulls(count, pa.int64()),
         pa.nulls(count, pa.string()),
         pa.nulls(count, pa.int64()),
     ]
-    return pa.StructArray.from_arrays(columns, fields=_SOURCE)
+    distinct = pa.StructArray.from_arrays(columns, fields=_SOURCE)
+    return pa.DictionaryArray.from_arrays(pa.array(number[numbers].astype(np.int32)), distinct)
 
 
-def _commit_times(images: pa.RecordBatch, numbers: _Numbers, now: int) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Return the times of commits in milliseconds, microseconds and nanoseconds; `now` for rows of a snapshot."""
-    micros = images.column("_committed_at").take(pa.array(numbers)).view(pa.int64())
-    known = pc.fill_null(micros, now // 1000).to_numpy()
-    return pa.array(known // 1000), pa.array(known), pa.array(known * 1000)
+def _transactions(images: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> tuple[Flags, _Numbers]:
+    """Return which images begin a transaction, and the number of the transaction of each; the snapshot is one."""
+    is_first = np.ones(len(kinds), np.bool_)
+    differs = [kinds == Image.COPIED]
+    for name in ("_lsn", "_xid", "_committed_at"):
+        column = images.column(name)
+        column = column if pa.types.is_integer(column.type) else column.view(pa.int64())
+        differs += [column.is_valid().to_numpy(zero_copy_only=False), pc.fill_null(column, 0).to_numpy()]
+    is_first[1:] = np.logical_or.reduce([each[1:] != each[:-1] for each in differs])
+    return is_first, np.cumsum(is_first) - 1
 
 
 def _times(count: int, now: int) -> list[pa.Array]:
-    return [pa.repeat(pa.scalar(value, pa.int64()), count) for value in (now // 1_000_000, now // 1000, now)]
+    zeros = pa.array(np.zeros(count, np.int8))
+    return [pa.DictionaryArray.from_arrays(zeros, pa.array([value])) for value in (now // 1_000_000, now // 1000, now)]
 
 
 def _sequences(positions: pa.Array, is_copied: pa.Array) -> pa.StringArray:
@@ -340,9 +356,15 @@ def with_transactions(tables: Sequence[SinkMessages]) -> list[SinkMessages]:
 
 
 def _is_event(messages: SinkMessages) -> Flags:
-    is_event = pc.and_(messages.values.is_valid(), pc.not_equal(messages.values.field("op"), "r"))
+    is_event = pc.and_(messages.values.is_valid(), pc.not_equal(_field(messages, "op"), "r"))
     flags: Flags = is_event.to_numpy(zero_copy_only=False)
     return flags
+
+
+def _field(messages: SinkMessages, name: str) -> pa.Array:
+    """Return a field that messages share, for each of them."""
+    shared = messages.values.field(name)
+    return shared.dictionary.take(shared.indices)
 
 
 def _ranks(*groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -362,8 +384,7 @@ def _transaction_ids(source: pa.StructArray) -> pa.StringArray:
 def _with_blocks(
     messages: SinkMessages, totals: npt.NDArray[np.int64], in_table: npt.NDArray[np.int64]
 ) -> SinkMessages:
-    values = messages.values
-    source = values.field("source")
+    values, source = messages.values, _field(messages, "source")
     ids = pc.binary_join_element_wise(
         source.field("txId").cast(pa.string()), source.field("lsn").cast(pa.string()), ":"
     )
@@ -430,7 +451,7 @@ def transaction_messages(tables: Sequence[SinkMessages]) -> SinkMessages:
 
 def _events(messages: SinkMessages, owner: int) -> pa.Table:
     """Return the events of a table: without tombstones and rows of a snapshot."""
-    source = messages.values.field("source")
+    source = _field(messages, "source")
     names = pc.binary_join_element_wise(source.field("schema"), source.field("table"), ".")
     found = {
         "position": pa.array(messages.positions),

@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 from penstock.errors import UsageError
 from penstock.formats.avro.encoder import encode_avro
 from penstock.formats.avro.schema import parse_avro
-from penstock.formats.json.encoder import encode_json
+from penstock.formats.json.encoder import encode_json_messages
 from penstock.formats.protobuf.descriptor import Pool
 from penstock.formats.protobuf.encoder import encode_protobuf
 from penstock.formats.protobuf.proto_parser import parse_proto
@@ -45,8 +45,8 @@ from penstock.sinks.schemas.connect import (
     as_connect,
     connect_metadata,
     connect_schema_text,
-    physical_dictionaries,
     physical_field,
+    physical_values,
 )
 from penstock.sinks.schemas.json_schema import json_schema_text
 from penstock.sinks.schemas.protobuf import message_name, proto_text, protobuf_values
@@ -176,12 +176,7 @@ class _Json(_Format):
 
     def encode(self, kind: pa.StructType) -> _Encode:
         field = self._record.field(kind)
-
-        def encode(values: pa.Array, header: bytes) -> pa.LargeBinaryArray:
-            texts = encode_json(physical_dictionaries(values, field)).cast(pa.large_binary())
-            return _between(header, texts, b"") if header else texts
-
-        return encode
+        return lambda values, header: encode_json_messages(physical_values(values, field), header)
 
     def full_name(self) -> str:
         return self._record.name
@@ -195,12 +190,7 @@ class _ConnectJson(_Json):
 
     def encode(self, kind: pa.StructType) -> _Encode:
         field, head = self._field(kind), f'{{"schema":{self.text(kind)},"payload":'.encode()
-
-        def encode(values: pa.Array, _header: bytes) -> pa.LargeBinaryArray:
-            texts = encode_json(physical_dictionaries(values, field)).cast(pa.large_binary())
-            return _between(head, texts, b"}")
-
-        return encode
+        return lambda values, _header: encode_json_messages(physical_values(values, field), head, b"}")
 
     def _field(self, kind: pa.StructType) -> pa.Field:
         field = as_connect(self._record.field(kind))
@@ -209,11 +199,6 @@ class _ConnectJson(_Json):
 
 
 _FORMATS: dict[str, type[_Format]] = {"AVRO": _Avro, "JSON": _Json, "PROTOBUF": _Protobuf, "CONNECT": _ConnectJson}
-
-
-def _between(before: bytes, texts: pa.LargeBinaryArray, after: bytes) -> pa.LargeBinaryArray:
-    ends = pa.scalar(before, pa.large_binary()), pa.scalar(after, pa.large_binary())
-    return pc.binary_join_element_wise(ends[0], texts, ends[1], pa.scalar(b"", pa.large_binary()))
 
 
 # -- topics ------------------------------------------------------------------------------------------------------------

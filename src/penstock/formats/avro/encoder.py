@@ -12,11 +12,13 @@ from penstock.formats.avro.types import members
 from penstock.formats.binary_encoder import (
     ByteStrings,
     FixedWidth,
+    Indexed,
     Part,
     Present,
     Repeated,
     Sequences,
     Varints,
+    dictionary_parts,
     encode_messages,
     list_items,
     list_offsets,
@@ -36,10 +38,12 @@ def encode_avro(schema: AvroType, values: pa.Array, header: bytes = b"") -> pa.L
     The values have the column type of the schema (see `types`); null where the schema does not allow it raises
     `DefiniteError`.
     """
-    return encode_messages(_part(schema, values, ""), header)
+    return encode_messages(values, lambda block: _part(schema, block, ""), header)
 
 
 def _part(schema: AvroType, values: pa.Array, path: str) -> Part:
+    if pa.types.is_dictionary(values.type):
+        return _dictionary(schema, values, path)
     if schema.kind == "union":
         return _union(schema, values, path)
     if values.null_count:
@@ -59,6 +63,12 @@ def _part(schema: AvroType, values: pa.Array, path: str) -> Part:
             entries = _part(schema.inner, list_items(values, values.items), f"{path}.value")
             return _blocks(values, Sequences([keys, entries], len(entries.sizes)))
     return _scalars(schema, values)
+
+
+def _dictionary(schema: AvroType, values: pa.DictionaryArray, path: str) -> Part:
+    """Encode each value of a dictionary once; it is copied for the rows that have it."""
+    distinct, indexes = dictionary_parts(values)
+    return Indexed(encode_messages(distinct, lambda block: _part(schema, block, path)), indexes)
 
 
 def _scalars(schema: AvroType, values: pa.Array) -> Part:

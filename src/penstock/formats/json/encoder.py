@@ -1,6 +1,13 @@
 """Encode rows as JSON, a column at a time: the counterpart of `decoder`.
 
-Every column becomes an array of texts, and the texts of a struct are joined for all rows at once, by Arrow.
+::
+
+    {"before":null,"after":{"id":│7│,"note":│"a"│},"op":│"c"│,"ts_ms":1794982947948}
+                            text    text           text  text
+
+A message is a sequence of columns, with texts between them that all messages share: names of fields, and columns with
+the same value in all rows. Each column writes the text before it and its values into the buffer of all messages
+(`penstock.formats.json.column_parts`). A value of a dictionary is encoded once, and copied for the rows that have it.
 
 | column | JSON |
 |---|---|
@@ -24,54 +31,117 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.formats.base64_arrays import encode_base64
-from penstock.formats.binary_encoder import list_items, list_offsets
-from penstock.formats.json.quoted import quoted
+from penstock.formats.binary_encoder import (
+    Indexed,
+    Part,
+    Present,
+    Sequences,
+    dictionary_parts,
+    encode_messages,
+    list_items,
+    list_offsets,
+)
+from penstock.formats.json.column_parts import Base64, Integers, Strings, Texts
 
-__all__ = ["encode_json"]
+__all__ = ["encode_json", "encode_json_messages"]
 
 _TEXT = pa.large_string()
-_NULL = pa.scalar("null", _TEXT)
 
 
 def encode_json(values: pa.Array) -> pa.LargeStringArray:
     """Return each value as JSON; null is the text ``null``."""
-    return _texts(values).fill_null(_NULL)
+    return _as_text(encode_json_messages(values))
 
 
-def _texts(values: pa.Array) -> pa.LargeStringArray:
-    """Return the texts of values; null where a value is null."""
+def encode_json_messages(values: pa.Array, before: bytes = b"", after: bytes = b"") -> pa.LargeBinaryArray:
+    """Return each value as JSON between the same bytes; null is the text ``null``."""
+    return encode_messages(values, lambda block: _part(block, before, after))
+
+
+def _part(values: pa.Array, before: bytes, after: bytes) -> Part:
+    parts: list[Part] = []
+    rest = _append(parts, before, values) + after
+    if rest:
+        parts.append(_same(rest, len(values)))
+    return Sequences(parts, len(values))
+
+
+def _append(parts: list[Part], before: bytes, values: pa.Array) -> bytes:
+    """Append parts that write values after a text; return the text that remains to be written after them."""
     kind = values.type
-    if pa.types.is_struct(kind):
-        return _only_valid(
-            values, _objects(kind, [values.field(place) for place in range(kind.num_fields)], len(values))
-        )
-    if pa.types.is_map(kind):
-        pairs = _joined([_keys(list_items(values, values.keys)), ":", encode_json(list_items(values, values.items))])
-        return _only_valid(values, _joined(["{", _lists(values, pairs), "}"]))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _only_valid(values, _joined(["[", _lists(values, encode_json(list_items(values, values.values))), "]"]))
+    if values.null_count == len(values):
+        return before + b"null"
     if pa.types.is_dictionary(kind):
-        return _texts(values.dictionary).take(values.indices)
-    if pa.types.is_floating(kind):
-        return _floats(values)
+        return _append_dictionary(parts, before, values)
+    if pa.types.is_struct(kind):
+        if values.null_count:
+            parts.append(_structs_and_nulls(before, values))
+            return b""
+        return _append_fields(parts, before, values)
+    parts.append(_column(before, values))
+    return b""
+
+
+def _append_fields(parts: list[Part], before: bytes, structs: pa.StructArray) -> bytes:
+    """Append the fields of structs, none of which is null."""
+    before += b"{"
+    for place, field in enumerate(structs.type):
+        name = json.dumps(field.name, ensure_ascii=False).encode()
+        before = _append(parts, before + (b"," if place else b"") + name + b":", structs.field(place))
+    return before + b"}"
+
+
+def _append_dictionary(parts: list[Part], before: bytes, values: pa.DictionaryArray) -> bytes:
+    distinct, indexes = dictionary_parts(values)
+    texts = encode_json_messages(distinct, before)
+    if len(texts) == 1:
+        text: bytes = texts[0].as_py()
+        return text
+    parts.append(Indexed(texts, indexes))
+    return b""
+
+
+def _structs_and_nulls(before: bytes, values: pa.StructArray) -> Part:
+    is_valid = values.is_valid().to_numpy(zero_copy_only=False)
+    rows, nulls = np.flatnonzero(is_valid), np.flatnonzero(~is_valid)
+    parts: list[Part] = []
+    rest = _append_fields(parts, before, values.take(pa.array(rows)))
+    present = Sequences([*parts, _same(rest, len(rows))], len(rows))
+    absent = _same(before + b"null", len(nulls))
+    return Sequences([Present(present, rows, len(values)), Present(absent, nulls, len(values))], len(values))
+
+
+def _same(text: bytes, count: int) -> Part:
+    return Indexed(pa.array([text], pa.large_binary()), np.zeros(count, np.int64))
+
+
+def _column(before: bytes, values: pa.Array) -> Part:
+    """Return the part of a column that is no struct, and no dictionary."""
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        texts = pa.array([before + text for text in (b"false", b"true", b"null")], pa.large_binary())
+        numbers = pc.fill_null(values.cast(pa.int8()), 2) if values.null_count else values.cast(pa.int8())
+        return Indexed(texts, numbers.to_numpy(zero_copy_only=False))
+    if pa.types.is_signed_integer(kind):
+        return Integers(before, values)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return quoted(values.cast(_TEXT))
-    text = _scalar_texts(values)
-    return text if _is_bare(kind) else _joined(['"', text, '"'])
+        return Strings(before, values)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return Base64(before, values)
+    if pa.types.is_map(kind):
+        return Texts(before, _maps(values))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        items = encode_json(list_items(values, values.values))
+        return Texts(before, _only_valid(values, _joined(["[", _separated(values, items), "]"])))
+    if pa.types.is_floating(kind):
+        return Texts(before, _floats(values))
+    texts = _timestamps(values) if pa.types.is_timestamp(kind) else values.cast(_TEXT)
+    return Texts(before, texts, quoted=not _is_bare(kind))
 
 
 def _is_bare(kind: pa.DataType) -> bool:
     """Return whether the text of a value is JSON without quotes."""
     return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind))
-
-
-def _scalar_texts(values: pa.Array) -> pa.LargeStringArray:
-    """Return the text of scalars other than strings, without quotes."""
-    kind = values.type
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return encode_base64(values.cast(pa.large_binary())).cast(_TEXT)
-    return _timestamps(values) if pa.types.is_timestamp(kind) else values.cast(_TEXT)
 
 
 def _timestamps(values: pa.TimestampArray) -> pa.LargeStringArray:
@@ -82,32 +152,24 @@ def _timestamps(values: pa.TimestampArray) -> pa.LargeStringArray:
     return _joined([texts, "Z"]) if is_utc else texts
 
 
-def _objects(kind: pa.StructType, children: list[pa.Array], count: int) -> pa.LargeStringArray:
-    if not children:
-        return pa.array(["{}"], _TEXT).take(pa.array(np.zeros(count, np.int64)))
-    parts: list[str | pa.Array] = []
-    for place, (field, child) in enumerate(zip(kind, children, strict=True)):
-        parts += [f"{',' if place else '{'}{json.dumps(field.name, ensure_ascii=False)}:", encode_json(child)]
-    return _joined([*parts, "}"])
-
-
-def _keys(keys: pa.Array) -> pa.LargeStringArray:
-    """Return the keys of maps as JSON strings, whatever their type."""
-    texts = _texts(keys)
-    return _joined(['"', texts, '"']) if _is_bare(keys.type) else texts
-
-
-def _lists(lists: pa.Array, items: pa.LargeStringArray) -> pa.LargeStringArray:
-    """Join the texts of the items of each list, separated by commas."""
-    return pc.binary_join(pa.LargeListArray.from_arrays(pa.array(list_offsets(lists)), items), pa.scalar(",", _TEXT))
-
-
 def _floats(values: pa.Array) -> pa.LargeStringArray:
     texts = values.cast(_TEXT)
     if pc.all(pc.is_finite(values), skip_nulls=True).as_py() is not False:
         return texts
     words = pc.if_else(pc.is_nan(values), '"NaN"', pc.if_else(pc.less(values, 0), '"-Infinity"', '"Infinity"'))
     return pc.if_else(pc.is_finite(values), texts, words.cast(_TEXT))
+
+
+def _maps(maps: pa.MapArray) -> pa.LargeStringArray:
+    keys, items = list_items(maps, maps.keys), encode_json(list_items(maps, maps.items))
+    names = encode_json(keys)
+    named = _joined(['"', names, '":', items] if _is_bare(keys.type) else [names, ":", items])
+    return _only_valid(maps, _joined(["{", _separated(maps, named), "}"]))
+
+
+def _separated(lists: pa.Array, items: pa.LargeStringArray) -> pa.LargeStringArray:
+    """Join the texts of the items of each list, separated by commas."""
+    return pc.binary_join(pa.LargeListArray.from_arrays(pa.array(list_offsets(lists)), items), pa.scalar(",", _TEXT))
 
 
 def _joined(parts: Iterable[str | pa.Array]) -> pa.LargeStringArray:
@@ -119,3 +181,7 @@ def _joined(parts: Iterable[str | pa.Array]) -> pa.LargeStringArray:
 
 def _only_valid(values: pa.Array, texts: pa.LargeStringArray) -> pa.LargeStringArray:
     return pc.if_else(values.is_valid(), texts, pa.scalar(None, _TEXT)) if values.null_count else texts
+
+
+def _as_text(messages: pa.LargeBinaryArray) -> pa.LargeStringArray:
+    return pa.Array.from_buffers(_TEXT, len(messages), messages.buffers(), offset=messages.offset)

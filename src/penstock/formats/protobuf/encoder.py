@@ -44,7 +44,7 @@ def encode_protobuf(
     pool: Pool, message: ProtoMessage, values: pa.StructArray, header: bytes = b""
 ) -> pa.LargeBinaryArray:
     """Return the rows as messages, each after a header."""
-    return encode_messages(_Encoder(pool).message(message, values), header)
+    return encode_messages(values, lambda block: _Encoder(pool).message(message, block), header)
 
 
 class _Encoder:

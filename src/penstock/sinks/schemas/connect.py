@@ -19,7 +19,6 @@ Values of a field with a logical type may have an Arrow type that means the same
 | DATE | Date, of Connect or Debezium | int32 |
 | TIMESTAMP, TIMESTAMP_NTZ | MicroTimestamp; Timestamp | int64: microseconds; milliseconds |
 | TIMESTAMP | ZonedTimestamp | string |
-| a dictionary | any | its values |
 
 `as_connect` gives these logical types to fields without metadata, so that messages of any envelope have a schema which
 Connect, and our own decoder, reads back as the same values.
@@ -50,7 +49,6 @@ __all__ = [
     "connect_schema_object",
     "connect_schema_text",
     "is_connect",
-    "physical_dictionaries",
     "physical_field",
     "physical_values",
     "unsupported_type",
@@ -135,26 +133,15 @@ def physical_field(field: pa.Field) -> pa.Field:
 
 
 def physical_values(values: pa.Array, field: pa.Field) -> pa.Array:
-    """Return values of which those with a logical type have the Arrow type of the Connect schema."""
+    """Return values of which those with a logical type have the Arrow type of the Connect schema.
+
+    Values in dictionaries stay there: encoders write each of them once.
+    """
     return convert_values(values, field, _physical)
-
-
-def physical_dictionaries(values: pa.Array, field: pa.Field) -> pa.Array:
-    """Return physical values of which those in dictionaries stay there: JSON is then written once for each of them."""
-    return convert_values(values, field, _physical_dictionary)
-
-
-def _physical_dictionary(values: pa.Array, field: pa.Field) -> pa.Array:
-    if not pa.types.is_dictionary(values.type):
-        return _physical(values, field)
-    converted = _physical(values.dictionary, field)
-    return values if converted is values.dictionary else pa.DictionaryArray.from_arrays(values.indices, converted)
 
 
 def _physical(values: pa.Array, field: pa.Field) -> pa.Array:
     kind, name = values.type, connect_metadata(field).name
-    if pa.types.is_dictionary(kind):
-        return _physical(values.dictionary_decode(), field)
     if pa.types.is_decimal128(kind) and name == DECIMAL:
         return _only_valid(decimal_bytes(values), values)
     if pa.types.is_date32(kind) and name in _DATES:

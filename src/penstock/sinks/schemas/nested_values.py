@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.formats.binary_encoder import list_items, list_offsets
 
-__all__ = ["Convert", "convert_values", "converted_field", "is_list"]
+__all__ = ["Convert", "convert_values", "converted_field", "is_list", "plain_field", "plain_values"]
 
 Convert = Callable[[pa.Array, pa.Field], pa.Array]
 """Returns the converted values of a field that is not nested, or the values themselves."""
@@ -20,6 +20,10 @@ Convert = Callable[[pa.Array, pa.Field], pa.Array]
 def convert_values(values: pa.Array, field: pa.Field, convert: Convert, keys: Convert | None = None) -> pa.Array:
     """Return values with all scalars converted, and keys of maps by `keys`; what does not change is not copied."""
     kind = values.type
+    if pa.types.is_dictionary(kind):
+        distinct = convert_values(values.dictionary, plain_field(field), convert, keys)
+        is_same = distinct is values.dictionary
+        return values if is_same else pa.DictionaryArray.from_arrays(values.indices, distinct)
     if pa.types.is_struct(kind):
         return _structs(values, field, convert, keys)
     if pa.types.is_map(kind):
@@ -41,8 +45,33 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def converted_field(field: pa.Field, convert: Convert, keys: Convert | None = None) -> pa.Field:
-    """Return a field with the type of its converted values."""
-    return field.with_type(convert_values(pa.nulls(0, field.type), field, convert, keys).type)
+    """Return a field with the type of its converted values, without dictionaries."""
+    plain = plain_field(field)
+    return plain.with_type(convert_values(pa.nulls(0, plain.type), plain, convert, keys).type)
+
+
+def plain_field(field: pa.Field) -> pa.Field:
+    """Return a field whose values are not in dictionaries, at any depth."""
+    kind = field.type
+    if pa.types.is_dictionary(kind):
+        return plain_field(field.with_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return field.with_type(pa.struct([plain_field(one) for one in kind]))
+    if pa.types.is_map(kind):
+        return field.with_type(pa.map_(kind.key_field, plain_field(kind.item_field)))
+    return field.with_type(pa.list_(plain_field(kind.value_field))) if pa.types.is_list(kind) else field
+
+
+def plain_values(values: pa.Array) -> pa.Array:
+    """Return values of which none are in dictionaries, except inside lists and maps."""
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        return plain_values(values.dictionary.take(values.indices))
+    if not pa.types.is_struct(kind) or plain_field(pa.field("", kind)).type == kind:
+        return values
+    children = [plain_values(values.field(place)) for place in range(kind.num_fields)]
+    fields = [field.with_type(child.type) for field, child in zip(kind, children, strict=True)]
+    return pa.StructArray.from_arrays(children, fields=fields, mask=_mask(values))
 
 
 def _structs(values: pa.StructArray, field: pa.Field, convert: Convert, keys: Convert | None) -> pa.StructArray:

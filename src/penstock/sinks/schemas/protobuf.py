@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import DefiniteError
 from penstock.sinks.schemas.connect import connect_metadata, physical_field, physical_values, unsupported_type
-from penstock.sinks.schemas.nested_values import convert_values, converted_field, is_list
+from penstock.sinks.schemas.nested_values import convert_values, converted_field, is_list, plain_values
 from penstock.sinks.schemas.record_names import distinct_names, record_name, valid_full_name, valid_name
 
 __all__ = ["message_name", "proto_text", "protobuf_values"]
@@ -131,7 +131,7 @@ def _json_name(name: str) -> str:
 
 def protobuf_values(values: pa.Array, record: pa.Field) -> pa.Array:
     """Return values with the column types of the message."""
-    physical = physical_values(values, record)
+    physical = physical_values(plain_values(values), record)
     field = record.with_type(physical.type)
     return _wrapped_values(convert_values(physical, field, _as_text))
 
