@@ -40,6 +40,7 @@ from penstock.changelog.kafka.clients import cause_of, is_fenced
 from penstock.changelog.kafka.session import commit_transaction, unwrap_fatal_errors
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.kafka_offsets import require_watermarks
+from penstock.sinks.kafka.message_batch import produce_columns
 
 __all__ = ["TopicMessages", "TransactionWriter"]
 
@@ -112,6 +113,7 @@ class TransactionWriter:
                 "message.max.bytes": _LARGEST_MESSAGE,
                 "queue.buffering.max.messages": _QUEUE_MESSAGES,
                 "queue.buffering.max.kbytes": _QUEUE_KILOBYTES,
+                "delivery.report.only.error": True,
             }
         )
 
@@ -161,11 +163,7 @@ class TransactionWriter:
             if time.monotonic() > deadline:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
             self._producer.poll(_POLL_SECONDS)
-        keys = [None] * len(portion) if portion.keys is None else portion.keys.to_pylist()
-        values = portion.values.to_pylist()
-        batch = [{"key": key, "value": value} for key, value in zip(keys, values, strict=True)]
-        if self._producer.produce_batch(portion.topic, batch) < len(batch):
-            raise KafkaException(next(one["_error"] for one in batch if "_error" in one))
+        produce_columns(self._producer, portion.topic, portion.keys, portion.values)
         self._producer.poll(0)
 
     def _last_position(self, deadline: float) -> bytes | None:
