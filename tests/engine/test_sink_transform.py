@@ -63,8 +63,8 @@ def test_function_is_part_of_the_statement(home: Home) -> None:
     ("sink", "function", "message"),
     [
         (BIDS, "mask", 'invalid value for option "transform"'),
-        (BIDS, "no_such_module:mask", "cannot import module no_such_module"),
-        (BIDS, "tests.sinks.row_functions:nothing", "has no function nothing"),
+        (BIDS, "no_such_module:mask", "cannot be imported: No module named 'no_such_module'"),
+        (BIDS, "tests.sinks.row_functions:nothing", "has no attribute 'nothing'"),
         (BIDS.replace("UPSERT", "DEBEZIUM"), UNCHANGED, "is invalid with ENVELOPE DEBEZIUM"),
         (BIDS.replace("shop.bids", "shop").replace("TOPIC", "TOPIC PREFIX"), UNCHANGED, "requires a single table"),
     ],

@@ -20,7 +20,7 @@ from penstock.sinks.changes import changes_messages
 from penstock.sinks.kafka.output import SinkSource, TableEncoder
 from penstock.sinks.kafka.spec import KafkaSink
 from penstock.sinks.transactions import transaction_messages
-from penstock.sinks.transform import Transform, named_function
+from penstock.sinks.transform import Transform
 from penstock.sinks.upsert import upsert_messages
 
 CANARY = "canary-4711"
@@ -187,19 +187,6 @@ def test_reserved_name_and_missing_session() -> None:
         Transform(functions("unchanged"), COLUMNS.append(pa.field("_Row_Number", pa.int64())), ["id"], lambda: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(PenstockError, match="requires Spark, and this process has no session"):
         Transform(functions("unchanged"), COLUMNS, KEYED.key, None)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("no.such.module:f", "cannot import module no.such.module"),
-        (functions("nothing"), "module tests.sinks.row_functions has no function nothing"),
-        (functions("NOT_A_FUNCTION"), "has no function NOT_A_FUNCTION"),
-    ],
-)
-def test_functions_that_do_not_exist(name: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        named_function(name)
 
 
 def encoder(spark: SparkSession, function: str, envelope: str, **options: Any) -> TableEncoder:

@@ -114,7 +114,7 @@ def resolved_sink(catalog: Catalog, sink: KafkaSink) -> KafkaSink:
     keyed = {table.local: TableSchema(table.upstream, table.schema.columns, table.key) for table in tables}
     check_options(sink.column_options(), keyed)
     if sink.transform is not None:
-        from penstock.sinks.transform import named_function
+        from penstock.sinks.named_functions import named_function
 
         named_function(sink.transform)
     if sink.where is not None:

@@ -22,9 +22,8 @@ error for the empty DataFrame is shown with its text.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -32,12 +31,13 @@ import pyarrow as pa
 from penstock.errors import DefiniteError, PenstockError, UsageError
 from penstock.model import Image
 from penstock.sinks.messages import image_kinds
+from penstock.sinks.named_functions import named_function
 from penstock.sinks.row_filter import changes_of_passing_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ROW_NUMBER", "Session", "Transform", "named_function"]
+__all__ = ["ROW_NUMBER", "Session", "Transform"]
 
 Session = Callable[[], "SparkSession"]
 """Returns the Spark session of the running home."""
@@ -48,22 +48,6 @@ _KEYS = (Image.BEFORE_KEY, Image.DELETED_KEY, Image.TRUNCATE)
 """Images without a whole row."""
 _SHOWN = 300
 """So many characters of an error are shown."""
-
-
-def named_function(name: str) -> Callable[..., Any]:
-    """Return the function ``package.module:function``; raise `UsageError` if there is none."""
-    module, _, function = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), function, None)
-    except Exception as error:
-        message = f'cannot import module {module} in option "transform": {_shortened(error)}'
-        hint = "Install the package in the environment of Penstock, or add its folder to PYTHONPATH."
-        raise UsageError(message, hint) from error
-    if not callable(found):
-        message = f'module {module} has no function {function}, which option "transform" names'
-        raise UsageError(message, "Use 'package.module:function'.")
-    result: Callable[..., Any] = found
-    return result
 
 
 class Transform:
@@ -150,7 +134,7 @@ class Transform:
             if is_spark_lost(error):
                 raise spark_lost_error() from error
             text = _kind_of(error) if has_rows else _shortened(error)
-            self._fail(f"failed: {text}", "Fix the function, then restart `penstock run`.")
+            self._fail(f"failed: {text}", "Fix the function, then start the home again.")
 
     def _checked(self, returned: pa.Schema) -> pa.Schema:
         """Return the columns of messages, and the row number; raise an error if they are not possible."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import DefiniteError, TransientError
+from penstock.errors import TransientError, UsageError
 from penstock.sinks.function.registration import function_name, function_of, register, unregister
 from penstock.sinks.function.spec import FunctionSink
 
@@ -48,7 +48,7 @@ def test_imported_function(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_function_that_cannot_be_imported(tmp_path: Path, name: str, message: str) -> None:
-    with pytest.raises(DefiniteError) as caught:
+    with pytest.raises(UsageError) as caught:
         function_of(tmp_path, sink(name))
     assert message in caught.value.message
     assert name in caught.value.message

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import DefiniteError, TransientError
+from penstock.errors import TransientError
 from penstock.positions import Lsn
 from penstock.sinks.function.spec import FunctionSink
+from penstock.sinks.named_functions import named_function
 
 __all__ = ["SinkFunction", "function_name", "function_of", "register", "unregister"]
 
@@ -38,7 +38,7 @@ def function_name(function: SinkFunction) -> str:
 def function_of(home: Path, sink: FunctionSink) -> SinkFunction:
     """Return the function of a sink; raise an error if this process does not have it."""
     if not sink.is_registered:
-        return _imported(sink)
+        return named_function(sink.function)
     found = _registered.get((home.resolve(), sink.name))
     if found is None:
         message = f"the function of sink {sink.name} is not registered in this process"
@@ -48,20 +48,3 @@ def function_of(home: Path, sink: FunctionSink) -> SinkFunction:
         )
         raise TransientError(message, hint)
     return found
-
-
-def _imported(sink: FunctionSink) -> SinkFunction:
-    module, _, name = sink.function.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        message = f"function {sink.function} of sink {sink.name} cannot be imported: {error}"
-        hint = "Install its package where the home runs, or set PYTHONPATH to its folder; then start the home again."
-        raise DefiniteError(message, hint) from error
-    if not callable(found):
-        message = f"{sink.function} of sink {sink.name} is not a function"
-        raise DefiniteError(message, "Call `home.sink` again with the name of a function.")
-    function: SinkFunction = found
-    return function
