@@ -51,6 +51,8 @@ _QUEUE_KILOBYTES = 512 << 10
 _PORTION_BYTES = 16 << 20
 _LARGEST_MESSAGE = 512 << 20
 """Brokers and topics have a limit of their own, and report a message that exceeds it."""
+_LINGER_MS = 50
+"""How long the client waits for a full batch; a commit sends all messages immediately."""
 _TRANSACTION_MS = 60_000
 _POLL_SECONDS = 0.1
 _REQUEST_SECONDS = 5.0
@@ -104,7 +106,7 @@ class TransactionWriter:
         self._producer = Producer(
             {
                 "compression.type": "lz4",
-                "linger.ms": 5,
+                "linger.ms": _LINGER_MS,
                 **self._settings,
                 "transactional.id": f"penstock-sink-{sink}",
                 "transaction.timeout.ms": _TRANSACTION_MS,
