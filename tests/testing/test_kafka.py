@@ -104,7 +104,7 @@ def test_storage_is_formatted_like_storage_tool(tmp_path: Path) -> None:
     (tmp_path / "tool_data.properties").write_text(
         properties.replace("/penstock_data/", "/tool_data/"), encoding="utf-8"
     )
-    tool = [*of_jars("kafka.lock", 256), "kafka.tools.StorageTool", "format", "--cluster-id=W1VrVzvhSyC0tV4ELEkJZA"]
+    tool = [*of_jars(["kafka.lock"], 256), "kafka.tools.StorageTool", "format", "--cluster-id=W1VrVzvhSyC0tV4ELEkJZA"]
     subprocess.run([*tool, "-c", str(tmp_path / "tool_data.properties")], check=True, stdin=subprocess.DEVNULL)
     penstock_data, tool_data = tmp_path / "penstock_data" / "data", tmp_path / "tool_data" / "data"
     assert {path.name for path in tool_data.iterdir()} == {"bootstrap.checkpoint", "meta.properties"}

@@ -21,14 +21,11 @@ the mark arrives after it.
 from __future__ import annotations
 
 import enum
-import json
 import time
-import urllib.request
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import psycopg
 from confluent_kafka import Consumer
@@ -36,16 +33,12 @@ from confluent_kafka.cimpl import TopicPartition
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.errors import TransientError
-from penstock.testing.java_server import JavaServer, free_ports, of_jars
+from penstock.testing.kafka_connect import KafkaConnect
 
 __all__ = ["Converter", "Debezium", "start_debezium"]
 
-_MEGABYTES = 512
 _ALL_SECONDS = 180.0
 _MARK_SECONDS = 5.0
-_UNASSIGNED = "UNASSIGNED"
-_HOUR_MS = 3_600_000
-_REQUEST_BYTES = 32 << 20
 
 
 class Converter(enum.Enum):
@@ -57,6 +50,11 @@ class Converter(enum.Enum):
     """JSON with the Connect schema in every message."""
     AVRO = "avro"
     """Avro with schema ids of a schema registry."""
+
+    def settings(self, registry: str | None) -> dict[str, str]:
+        """Return the settings of a connector; `registry` is the URL of `penstock.testing.registry`, for Avro."""
+        how = _converter(self, registry)
+        return {f"{part}.converter{name}": value for part in ("key", "value") for name, value in how.items()}
 
 
 def start_debezium(
@@ -81,7 +79,7 @@ def start_debezium(
     return made
 
 
-class Debezium(JavaServer):
+class Debezium(KafkaConnect):
     """A Debezium process, which stores its progress when it is stopped cleanly.
 
     One process runs any number of connectors, each with its own tables, converter, slot and topics: they are stopped
@@ -89,12 +87,11 @@ class Debezium(JavaServer):
     """
 
     NAME, LOG = "Debezium", "debezium.log"
+    LOCKS = ("debezium.lock",)
 
     def __init__(self, folder: Path, postgres: str, bootstrap: str, registry: str | None = None) -> None:
-        super().__init__(folder)
-        self._postgres, self._bootstrap, self._registry = postgres, bootstrap, registry
-        self._connectors: dict[str, dict[str, str]] = {}
-        self._port, _ = free_ports()
+        super().__init__(folder, bootstrap)
+        self._postgres, self._registry = postgres, registry
 
     def add(
         self,
@@ -104,9 +101,8 @@ class Debezium(JavaServer):
         settings: Mapping[str, str] | None = None,
     ) -> None:
         """Add a connector, which runs after the next start; see `start_debezium`."""
-        how = _converter(converter, self._registry)
-        both = {f"{part}.converter{name}": value for part in ("key", "value") for name, value in how.items()}
-        self._connectors[prefix] = {**_connector(self._postgres, tables, prefix), **both, **(settings or {})}
+        connector = {**_connector(self._postgres, tables, prefix), **converter.settings(self._registry)}
+        self._connectors[prefix] = {**connector, **(settings or {})}
 
     def topic(self, table: str) -> str:
         """Return the topic of a table (``schema.table``)."""
@@ -142,55 +138,6 @@ class Debezium(JavaServer):
                     return True
                 self._raise_if_failed()
         return False
-
-    def _command(self) -> list[str]:
-        program = ("org.apache.kafka.connect.cli.ConnectStandalone", *map(str, self._write_settings()))
-        return [*of_jars("debezium.lock", _MEGABYTES), *program]
-
-    def _answers(self) -> bool:
-        self._raise_if_failed()
-        return self._states() == {"RUNNING"}
-
-    def _write_settings(self) -> list[Path]:
-        """Write the properties of the process, and a file for each connector."""
-        worker = self._folder / "worker.properties"
-        settings = _worker(self._folder, self._bootstrap, self._port)
-        worker.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
-        files = [worker]
-        for prefix, connector in self._connectors.items():
-            files.append(self._folder / f"{prefix}.json")
-            files[-1].write_text(json.dumps({"name": prefix, "config": connector}), encoding="utf-8")
-        return files
-
-    def _raise_if_failed(self) -> None:
-        if self._ended() or "FAILED" in self._states():
-            raise self._exit_error()
-
-    def _states(self) -> set[str]:
-        """Return the states of all tasks; a connector without tasks counts as unassigned."""
-        return {state for prefix in self._connectors for state in self._states_of(prefix)}
-
-    def _states_of(self, prefix: str) -> set[str]:
-        where = f"http://127.0.0.1:{self._port}/connectors/{prefix}/status"
-        with suppress(OSError), urllib.request.urlopen(where, timeout=5) as answer:
-            status: dict[str, Any] = json.load(answer)
-            return {task["state"] for task in status["tasks"]} or {_UNASSIGNED}
-        return {_UNASSIGNED}
-
-
-def _worker(folder: Path, bootstrap: str, port: int) -> dict[str, object]:
-    json_converter = _converter(Converter.JSON, None)[""]  # required, but used by no connector
-    return {
-        "bootstrap.servers": bootstrap,
-        "listeners": f"http://127.0.0.1:{port}",
-        "plugin.discovery": "service_load",
-        "offset.storage.file.filename": folder / "offsets",
-        "offset.flush.interval.ms": _HOUR_MS,
-        "producer.batch.size": _REQUEST_BYTES // 32,
-        "producer.max.request.size": _REQUEST_BYTES,
-        "key.converter": json_converter,
-        "value.converter": json_converter,
-    }
 
 
 def _converter(converter: Converter, registry: str | None) -> dict[str, str]:

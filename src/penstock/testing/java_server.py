@@ -21,6 +21,7 @@ import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
@@ -130,9 +131,9 @@ def java(megabytes: int) -> list[str]:
     return [str(find_java().executable), f"-Xmx{megabytes}m", *_SMALL]
 
 
-def of_jars(lock: str, megabytes: int) -> list[str]:
-    """Return the beginning of a command with the jars of a lock file, which are downloaded on first use."""
-    jars = fetch_jars(read_lock("penstock.testing", lock))
+def of_jars(locks: Sequence[str], megabytes: int) -> list[str]:
+    """Return the beginning of a command with the jars of lock files, which are downloaded on first use."""
+    jars = fetch_jars([jar for lock in locks for jar in read_lock("penstock.testing", lock)])
     return [*java(megabytes), _QUIET, "-cp", os.pathsep.join(map(str, jars))]
 
 

@@ -229,7 +229,7 @@ def _meta_properties(node: int, cluster: str) -> str:
 
 
 def _java() -> list[str]:
-    return of_jars("kafka.lock", _MEGABYTES)
+    return of_jars(["kafka.lock"], _MEGABYTES)
 
 
 # -- secure listeners --------------------------------------------------------------------------------------------------
