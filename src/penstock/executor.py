@@ -355,6 +355,9 @@ def explain_sink(home: HomeOperations, sink: KafkaSink) -> Answer:
         subjects = ", ".join(resolved.subjects(table.topic, table.upstream, has_key=bool(table.key))) or None
         note = "\n".join(notes.pop(table.topic, ())) or None
         rows.append((f"{sink.source}.{table.local}", table.topic, key, resolved.format.value, subjects, note))
+    if (topic := resolved.metadata_topic) is not None:
+        note, subjects = "\n".join(notes.pop(topic, ())) or None, ", ".join(resolved.metadata_subjects()) or None
+        rows.append((None, topic, "transaction", resolved.format.value, subjects, note))
     rows += [(None, place, None, None, None, "\n".join(found)) for place, found in notes.items()]
     return Answer(columns=("table", "topic", "key", "format", "subjects", "note"), rows=rows)
 

@@ -25,6 +25,7 @@ COLUMNS = pa.schema(
     ]
 )
 TABLE = DebeziumTable(TableSchema(TableName("public", "orders"), COLUMNS, ("id",)), ("id",), "t", "shop", "db")
+ITEMS = DebeziumTable(TableSchema(TableName("public", "items"), COLUMNS, ("id",)), ("id",), "t", "shop", "db")
 Row = dict[str, Any]
 
 
@@ -153,7 +154,7 @@ def test_transaction_blocks() -> None:
     )
     other = debezium_messages(
         pa.concat_batches([images((Image.COPIED, row(1)), lsn=50), images((Image.DELETED, row(1)), lsn=100)]),
-        TABLE,
+        ITEMS,
         NOW,
     )
     assert [numbers(each) for each in with_transactions([one, other])] == [
@@ -167,11 +168,9 @@ def test_transaction_blocks() -> None:
 def test_transaction_topic() -> None:
     first = images((Image.INSERTED, row(1)), (Image.BEFORE_KEY, {"id": 1}), (Image.UPDATED, row(2)))
     one = debezium_messages(pa.concat_batches([images((Image.COPIED, row(9)), lsn=50), first]), TABLE, NOW)
-    schema = TableSchema(TableName("public", "items"), COLUMNS, ("id",))
-    items = DebeziumTable(schema, ("id",), "t", "shop", "db")
     other = debezium_messages(
         pa.concat_batches([images((Image.DELETED, row(1)), lsn=100), images((Image.INSERTED, row(1)), lsn=200)]),
-        items,
+        ITEMS,
         NOW,
     )
     found = transaction_messages([one, other])
@@ -195,6 +194,22 @@ def test_transaction_topic() -> None:
     assert found.keys.to_pylist() == [{"id": id_} for id_ in ("7:100", "7:100", "7:200", "7:200")]
     assert found.positions.tolist() == [100, 100, 200, 200]
     assert len(transaction_messages([debezium_messages(images(), TABLE, NOW)])) == 0
+
+
+def test_transaction_of_a_table_in_several_parts() -> None:
+    batch = images(*((Image.INSERTED, row(number)) for number in range(5)))
+    parts = [debezium_messages(batch.slice(first, count), TABLE, NOW) for first, count in ((0, 2), (2, 0), (2, 3))]
+    other = debezium_messages(images((Image.DELETED, row(1))), ITEMS, NOW)
+    blocks = [numbers(each) for each in with_transactions([*parts, other])]
+    assert blocks == [[(1, 1), (3, 2)], [], [(4, 3), (5, 4), (6, 5)], [(2, 1), None]]
+    end = transaction_messages([*parts, other]).values.to_pylist()[1]
+    assert (end["event_count"], end["data_collections"]) == (
+        6,
+        [
+            {"data_collection": "public.orders", "event_count": 5},
+            {"data_collection": "public.items", "event_count": 1},
+        ],
+    )
 
 
 def numbers(found: SinkMessages) -> list[tuple[int, int] | None]:

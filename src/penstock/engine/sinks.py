@@ -106,11 +106,20 @@ def resolved_sink(catalog: Catalog, sink: KafkaSink) -> KafkaSink:
     from penstock.sinks.columns import check_options
 
     records = readable_sources(catalog, sink)
+    if sink.provide_transaction_metadata and len(records) > 1:
+        message = (
+            'option "provide_transaction_metadata" is not available for shards: their transactions are independent'
+        )
+        raise UsageError(message, "Remove the option.")
     if sink.table is not None:
         local = named_table(catalog, records[0].name, sink.table).local
         sink = KafkaSink.of(sink.name, sink.source, local, **_options(sink))
     tables = sink_tables(catalog, sink)
     _check_keys(sink, tables)
+    for table in tables:
+        if sink.metadata_topic == table.topic:
+            message = f'the transaction topic "{table.topic}" is the topic of table {table.upstream}'
+            raise UsageError(message, 'Set option "transaction_topic" to another topic.')
     keyed = {table.local: TableSchema(table.upstream, table.schema.columns, table.key) for table in tables}
     check_options(sink.column_options(), keyed)
     if sink.transform is not None:
@@ -197,8 +206,11 @@ def check_sink(catalog: Catalog, sink: KafkaSink, seconds: float = _CHECK_SECOND
     from penstock.formats.schema_registry import Registry
     from penstock.sinks.kafka.output import topic_settings
     from penstock.sinks.kafka.topics import check_topics
+    from penstock.sinks.kafka.transaction_topic import transaction_topic_settings
 
     topics = {table.topic: topic_settings(sink) for table in sink_tables(catalog, sink)}
+    if sink.metadata_topic is not None:
+        topics[sink.metadata_topic] = transaction_topic_settings(topic_settings(sink))
     is_upsert = sink.envelope is SinkEnvelope.UPSERT
     settings, positions = sink.client_settings(), sink.topic_of_positions()
     findings = check_topics(settings, topics, seconds, upsert=is_upsert, positions=positions)

@@ -337,8 +337,9 @@ def with_transactions(tables: Sequence[SinkMessages]) -> list[SinkMessages]:
     """Return messages of `debezium_messages`, of several tables and of whole transactions, with transaction blocks.
 
     Events are numbered in the transaction and in their table, from 1. Tombstones and rows of a snapshot have no block.
+    The messages of a table may be in several parts, in order.
     """
-    owner = np.repeat(np.arange(len(tables)), [len(each) for each in tables])
+    owner = np.repeat(_owners(tables), [len(each) for each in tables])
     if not len(owner):
         return list(tables)
     positions = np.concatenate([each.positions for each in tables])
@@ -353,6 +354,18 @@ def with_transactions(tables: Sequence[SinkMessages]) -> list[SinkMessages]:
     ends = np.cumsum([len(each) for each in tables])[:-1]
     parts = zip(tables, np.split(totals, ends), np.split(in_table, ends), strict=True)
     return [_with_blocks(each, total, number) for each, total, number in parts]
+
+
+def _owners(parts: Sequence[SinkMessages]) -> _Numbers:
+    """Return a number for the table of each part."""
+    known: dict[tuple[str, ...], int] = {}
+    return np.array([known.setdefault(_table_of(part), len(known)) for part in parts], np.int64)
+
+
+def _table_of(part: SinkMessages) -> tuple[str, ...]:
+    """Return schema and name of the table; all messages have them, tombstones too. Empty without messages."""
+    source = part.values.field("source")
+    return tuple(source.field(name)[0].as_py() for name in ("schema", "table")) if len(part) else ()
 
 
 def _is_event(messages: SinkMessages) -> Flags:
@@ -423,7 +436,8 @@ def transaction_messages(tables: Sequence[SinkMessages]) -> SinkMessages:
     The messages are those of `debezium_messages`, of several tables and of whole transactions. A transaction without
     events has no messages; Debezium reports it with a count of zero.
     """
-    events = pa.concat_tables([_events(each, number) for number, each in enumerate(tables)])
+    owners = _owners(tables).tolist()
+    events = pa.concat_tables([_events(each, owner) for each, owner in zip(tables, owners, strict=True)])
     counts = events.group_by(["position", "owner"]).aggregate([("name", "min"), ("position", "count")])
     counts = counts.sort_by([("position", "ascending"), ("owner", "ascending")]).combine_chunks()
     each = events.group_by("position").aggregate([("id", "min"), ("ts_ms", "min"), ("ordinal", "max"), ("id", "count")])

@@ -7,7 +7,8 @@
                                                                                                 commit order
 
 With a topic for each table, images are encoded and sent batch by batch, so that a transaction of any size takes little
-memory. The messages of several tables in one topic are merged in commit order first.
+memory. The messages of several tables in one topic are merged in commit order first; those with transaction metadata
+are counted first (`penstock.sinks.kafka.transaction_topic`).
 
 A topic is created, or required to exist, when its table joins the sink. A topic that is missing later was deleted with
 its messages, and is not created again.
@@ -27,12 +28,13 @@ from penstock.formats.schema_registry import Registry
 from penstock.model import SHARD, Image, TableName, TableSchema
 from penstock.sinks.changes import changes_messages
 from penstock.sinks.columns import SinkColumns, options_of_table
-from penstock.sinks.debezium import DebeziumTable, debezium_messages
+from penstock.sinks.debezium import DebeziumTable, debezium_messages, with_transactions
 from penstock.sinks.delivery import Output, TableImages
 from penstock.sinks.encoding import MessageEncoder, MessageFormat, encoder
 from penstock.sinks.kafka.spec import CleanupPolicy, KafkaSink, SinkEnvelope, SinkFormat
 from penstock.sinks.kafka.topic_names import topic_name
 from penstock.sinks.kafka.topics import TopicSettings, ensure_positions_topic, ensure_topics
+from penstock.sinks.kafka.transaction_topic import TransactionTopic, transaction_topic_settings
 from penstock.sinks.kafka.transaction_writer import TopicMessages, TransactionWriter
 from penstock.sinks.messages import SinkMessages
 from penstock.sinks.position import SinkPosition
@@ -90,6 +92,9 @@ class KafkaOutput(Output):
         self._writer = TransactionWriter(self._settings, name, sink.topic_of_positions(), name=sink.name)
         address = sink.registry()
         self._registry = None if address is None else Registry(address)
+        self._metadata = None
+        if sink.metadata_topic is not None:
+            self._metadata = TransactionTopic(sink, _FORMATS[sink.format], self._registry)
         self._tables: dict[TableName, TableEncoder] = {}
         self._topics: set[str] = set()
         self._written: set[str] = set()
@@ -104,11 +109,15 @@ class KafkaOutput(Output):
         found = self._writer.open(seconds)
         if found is not None:
             self._written = {self._topic_name(table) for table in SinkPosition.from_bytes(found).begun()}
+            if self._metadata is not None and self._written:
+                self._written.add(self._metadata.topic)
         return found
 
     def prepare(self, table: TableName) -> None:
         """Create the topic of a table, or check that it exists."""
         self._ensure_topic(self._topic_name(table))
+        if self._metadata is not None:
+            self._ensure_topic(self._metadata.topic)
 
     def check_table(self, schema: TableSchema) -> None:
         """Raise an error if messages of a table are not possible, for instance because of the sink's function."""
@@ -119,10 +128,10 @@ class KafkaOutput(Output):
         counted = _Counted(tables)
         if self._sink.envelope is SinkEnvelope.TRANSACTIONS:
             messages: Iterable[TopicMessages] = self._transactions(self._passing(counted))
-        elif self._shares_topic:
-            messages = self._merged(self._passing(counted))
+        elif self._metadata is not None:
+            messages = self._with_metadata(self._passing(counted), self._metadata)
         else:
-            messages = (self._encoded(each).topic_messages() for each in self._passing(counted))
+            messages = self._by_topic(self._encoded(each) for each in self._passing(counted))
         written = self._writer.write(messages, position, seconds)
         if counted.committed_at is not None:
             self.latency_ms = round(time.time() * 1000 - counted.committed_at / 1000, 1)
@@ -146,9 +155,22 @@ class KafkaOutput(Output):
         messages = table.messages(each.images)
         return _Encoded(table.topic, messages, *table.encode(messages))
 
-    def _merged(self, tables: Iterable[TableImages]) -> Iterator[TopicMessages]:
-        """Return the messages of all tables in one topic, in commit order."""
-        parts = [part for each in tables if len((part := self._encoded(each)).messages)]
+    def _with_metadata(self, tables: Iterable[TableImages], metadata: TransactionTopic) -> Iterator[TopicMessages]:
+        """Return the messages with transaction blocks, and then those of the transaction topic."""
+        made = [(table := self._table(each.schema), table.messages(each.images)) for each in tables]
+        numbered = with_transactions([messages for _, messages in made])
+        found = zip((table for table, _ in made), numbered, strict=True)
+        yield from self._by_topic(_Encoded(table.topic, each, *table.encode(each)) for table, each in found)
+        if numbered and len(transactions := metadata.messages(numbered)):
+            self._ensure_topic(metadata.topic)
+            yield transactions
+
+    def _by_topic(self, parts: Iterable[_Encoded]) -> Iterator[TopicMessages]:
+        """Return messages part by part; those of several tables in one topic together, in commit order."""
+        return self._merged(parts) if self._shares_topic else (part.topic_messages() for part in parts)
+
+    def _merged(self, encoded: Iterable[_Encoded]) -> Iterator[TopicMessages]:
+        parts = [part for part in encoded if len(part.messages)]
         if parts:
             positions = np.concatenate([part.messages.positions for part in parts])
             ordinals = np.concatenate([part.messages.ordinals for part in parts])
@@ -181,6 +203,8 @@ class KafkaOutput(Output):
     def _ensure_topic(self, topic: str) -> None:
         if topic not in self._topics:
             settings = replace(topic_settings(self._sink), written=topic in self._written)
+            if self._metadata is not None and topic == self._metadata.topic:
+                settings = transaction_topic_settings(settings)
             ensure_topics(self._settings, {topic: settings})
             self._topics.add(topic)
 

@@ -260,6 +260,16 @@ class KafkaSinkOptions(ConnectionOptions):
         description="messages are {schema, payload}, as Connect's JSON converter writes them; requires FORMAT JSON and "
         "ENVELOPE DEBEZIUM",
     )
+    provide_transaction_metadata: bool = Field(
+        default=False,
+        description="messages have a transaction block, and a topic has BEGIN and END of each transaction, as with "
+        "Debezium's provide.transaction.metadata; requires ENVELOPE DEBEZIUM",
+    )
+    transaction_topic: str | None = Field(
+        default=None,
+        description="the topic for BEGIN and END; default: the prefix of topics, or the name of the source, and "
+        ".transaction",
+    )
     subject_strategy: SubjectStrategy = Field(
         default=SubjectStrategy.TOPIC, description="subjects of schemas in the registry"
     )
@@ -320,6 +330,11 @@ class KafkaSinkOptions(ConnectionOptions):
     @field_validator("positions_topic")
     @classmethod
     def _a_positions_topic(cls, name: str | None) -> str | None:
+        return None if name is None else checked_topic(name)
+
+    @field_validator("transaction_topic")
+    @classmethod
+    def _a_transaction_topic(cls, name: str | None) -> str | None:
         return None if name is None else checked_topic(name)
 
     @field_validator("retain_limit")
@@ -423,6 +438,13 @@ class KafkaSink(KafkaSinkSqlOptions, KafkaSinkOptions):
         """Return the topic that has the position of the sink."""
         return self.positions_topic or positions_topic_name(self.name)
 
+    @property
+    def metadata_topic(self) -> str | None:
+        """The topic with BEGIN and END of each transaction; None without one."""
+        if not self.provide_transaction_metadata:
+            return None
+        return self.transaction_topic or f"{self.server_name()}.transaction"
+
     def record_names(self, upstream: TableName) -> tuple[str, str]:
         """Return the names of the records of keys and values of a table, by its upstream name, as Debezium has them."""
         table = f"{self.server_name()}.{upstream.schema}.{upstream.name}"
@@ -433,14 +455,24 @@ class KafkaSink(KafkaSinkSqlOptions, KafkaSinkOptions):
         if self.schema_registry is None:
             return []
         records = dict(zip(("key", "value"), self.record_names(upstream), strict=True))
-        parts = ("key", "value") if has_key else ("value",)
+        return self._subjects(topic, records if has_key else {"value": records["value"]})
+
+    def metadata_subjects(self) -> list[str]:
+        """Return the subjects of key and value of the transaction topic; none without it or a schema registry."""
+        from penstock.sinks.debezium import TRANSACTION_KEY, TRANSACTION_VALUE
+
+        if self.metadata_topic is None or self.schema_registry is None:
+            return []
+        return self._subjects(self.metadata_topic, {"key": TRANSACTION_KEY, "value": TRANSACTION_VALUE})
+
+    def _subjects(self, topic: str, records: Mapping[str, str]) -> list[str]:
         match self.subject_strategy:
             case SubjectStrategy.TOPIC:
-                return [f"{topic}-{part}" for part in parts]
+                return [f"{topic}-{part}" for part in records]
             case SubjectStrategy.RECORD:
-                return [records[part] for part in parts]
+                return list(records.values())
             case SubjectStrategy.TOPIC_RECORD:
-                return [f"{topic}-{records[part]}" for part in parts]
+                return [f"{topic}-{record}" for record in records.values()]
 
     def place(self) -> str:
         """Return the topics and the brokers, for users."""
@@ -654,6 +686,23 @@ _SINK_RULES: tuple[Rule, ...] = (
         lambda o: not o.tombstones and o.envelope is not SinkEnvelope.DEBEZIUM,
         'option "tombstones" requires ENVELOPE DEBEZIUM; other envelopes than UPSERT have no tombstones',
         "Remove the option.",
+    ),
+    (
+        lambda o: o.provide_transaction_metadata and o.envelope is not SinkEnvelope.DEBEZIUM,
+        'option "provide_transaction_metadata" requires ENVELOPE DEBEZIUM',
+        "Remove the option, or use ENVELOPE TRANSACTIONS: one message for each transaction.",
+    ),
+    (
+        lambda o: o.transaction_topic is not None and not o.provide_transaction_metadata,
+        'option "transaction_topic" requires option "provide_transaction_metadata"',
+        "Set provide_transaction_metadata = true, or remove the option.",
+    ),
+    (
+        lambda o: (
+            o.metadata_topic is not None and o.metadata_topic in (o.topic, o.positions_topic) and o.metadata_topic
+        ),
+        'the transaction topic "{option}" is already the topic of the messages or of the positions',
+        'Set option "transaction_topic" to another topic.',
     ),
     (
         lambda o: o.subject_strategy is not SubjectStrategy.TOPIC and o.schema_registry is None,
