@@ -80,6 +80,16 @@ def shards(database: Database, second_database: Database, tmp_path: Path) -> Sha
 # -- created, altered and dropped as one; no Spark ---------------------------------------------------------------------
 
 
+def test_sink_into_a_function_rejects_shards(shards: Shards) -> None:
+    shards.both(ORDERS)
+    shards.create()
+    with pytest.raises(UsageError, match="source shards is sharded, and sinks into a function do not read shards yet"):
+        shards.home.sink("out", "shards.orders", "my.sinks:to_http")
+    with pytest.raises(UsageError, match="shard"):
+        shards.home.sink("out", f"{shards.names[0]}.orders", "my.sinks:to_http")
+    assert shards.home.sinks() == []
+
+
 def test_sharded_source_is_created_and_dropped_as_one(shards: Shards) -> None:
     shards.both(ORDERS)
     shards.create()
