@@ -61,6 +61,7 @@ ENVELOPES: dict[str, tuple[str, dict[str, Any]]] = {
     "debezium_avro": ("debezium", {"format": "avro"}),
     "debezium_json": ("debezium", {"format": "json", "json_schemas": True}),
     "transactions_json": ("transactions", {"format": "json"}),
+    "where_json": ("changes", {"format": "json", "where": "card <> 'x'"}),
 }
 
 
@@ -321,15 +322,19 @@ def test_canaries_in_rows_of_the_snapshot(
     for name, (envelope, options) in ENVELOPES.items():
         if "rename_columns" not in options:
             sinks.create(name, envelope, redact=redact, exclude_columns=[], **options)
+    function = "tests.sinks.row_functions:unchanged"
+    sinks.create("function_json", "upsert", redact=redact, exclude_columns=[], format="json", transform=function)
     named = [name for name in shop.home.sinks() if name != "transactions_json"]
     for name in named:
         sinks.wait(name, 20)
     shop.database.execute("UPDATE cards SET name = name || 'x' WHERE id = 1")  # `long` is read from the base table
     shop.database.execute("TRUNCATE cards")
     sinks.wait("upsert_avro", 41)
+    sinks.wait("function_json", 41)
     sinks.wait("changes_json", 22)
     sinks.wait("transactions_json", 3)
     assert LAST.encode() in sinks.written("upsert_avro")
+    assert LAST.encode() in sinks.written("function_json")
     assert not has_canary(sinks.written())
     assert not has_canary(printed(shop))
     assert not has_canary(caplog.text)

@@ -66,6 +66,12 @@ COLUMNS = pa.schema(
     ]
 )
 SCHEMA = TableSchema(TableName("public", "t"), COLUMNS, ("id",))
+AS_TEXT = [
+    with_type_name(pa.field("names", pa.string()), "character varying(20)[]"),
+    with_enum_labels(with_type_name(pa.field("moods", pa.string()), "mood[]"), ["sad", "ok", "happy"]),
+    with_type_name(pa.field("moment", pa.string()), "timestamp with time zone"),
+]
+"""Columns that a source captures as text (option text columns)."""
 CONDITIONS = [
     *(f"{column} {sign} {value}" for column in ("small", "big", "price", "wide", "amount", "ratio", "share", "id")
       for sign in ("=", "<>", "<", "<=", ">", ">=") for value in ("0", "1.5", "-0.01")),
@@ -198,11 +204,14 @@ def test_numeric_without_precision_is_compared_exactly(values: list[Decimal | No
         ("id = status", 'columns "id" and "status" have types that cannot be compared', "same type"),
         ("ratio = id", 'columns "ratio" and "id" have types that cannot be compared', "same type"),
         ("amount = amount", "numeric without precision", "with a number"),
+        ("names = 'a'", 'column "names" has a type whose values cannot be compared', "IS NULL"),
+        ("moods = 'ok'", 'column "moods" has a type whose values cannot be compared', "IS NULL"),
+        ("moment > '2026-11-18'", 'column "moment" has a type whose values cannot be compared', "IS NULL"),
     ],
 )
 def test_rejected_conditions(condition: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        Condition(condition, SCHEMA)
+        Condition(condition, TableSchema(SCHEMA.table, pa.schema([*COLUMNS, *AS_TEXT]), SCHEMA.key))
     assert hint in caught.value.hint
 
 

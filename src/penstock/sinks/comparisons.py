@@ -72,20 +72,22 @@ _FUNCTIONS: dict[Operator, Callable[[Any, Any], pa.Array]] = {
 
 
 class _Kind(enum.Enum):
-    """Columns that are compared in the same way, and the literals that they are compared with."""
+    """Columns that are compared in the same way, and with the same literals."""
 
-    NUMBER = "a number, such as 12.50"
-    NUMERIC_TEXT = "a number, such as 12.50 "
-    DOUBLE = "a number, such as 1.5"
-    TEXT = "a string, such as 'paid'"
-    PADDED_TEXT = "a string, such as 'EUR'"
-    ENUM = "a string, such as 'open'"
-    UUID = "a uuid, such as '6f1f9a54-7d3c-4b5e-9a63-0c8d2f6c1a2b'"
-    BOOLEAN = "TRUE or FALSE"
-    DATE = "a date, such as '2026-11-18'"
-    TIMESTAMP = "a timestamp without time zone, such as '2026-11-18 03:00:00'"
-    TIMESTAMPTZ = "a timestamp with time zone, such as '2026-11-18 03:00:00Z'"
-    OTHER = ""
+    NUMBER = enum.auto()
+    NUMERIC_TEXT = enum.auto()
+    """A numeric without precision, as text."""
+    DOUBLE = enum.auto()
+    TEXT = enum.auto()
+    PADDED_TEXT = enum.auto()
+    ENUM = enum.auto()
+    UUID = enum.auto()
+    BOOLEAN = enum.auto()
+    DATE = enum.auto()
+    TIMESTAMP = enum.auto()
+    TIMESTAMPTZ = enum.auto()
+    OTHER = enum.auto()
+    """Columns that are not compared."""
 
 
 _WITHOUT_ORDER = (_Kind.TEXT, _Kind.PADDED_TEXT, _Kind.ENUM)
@@ -129,21 +131,24 @@ def literal_operand(given: Literal, written: str, column: Operand) -> Operand:
     """Return a literal as a value of the kind of a column; raise `UsageError` if it is none."""
     if column.kind is _Kind.OTHER:
         raise _not_comparable(column)
+    convert, form = _LITERALS[column.kind]
     try:
-        value, kind = _CONVERSIONS[column.kind](given)
+        value, kind = convert(given)
     except (ValueError, TypeError):
         message = f'option "where": {written} is not a valid value for column {column.text}'
-        raise UsageError(message, f"Use {column.kind.value.strip()}.") from None
+        raise UsageError(message, f"Use {form}.") from None
     return Operand(written, column.kind, kind, literal=value)
 
 
 def _kind(field: pa.Field) -> _Kind:
     kind = field.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        name = base_type_name(field)
+        if name is not None and name.endswith("[]"):  # an array, which the source captures as text
+            return _Kind.OTHER
         if enum_labels(field) is not None:
             return _Kind.ENUM
-        name = base_type_name(field)
-        return _TEXT_TYPES.get(name if name is None else name.partition("(")[0].strip(), _Kind.OTHER)
+        return _TEXT_TYPES.get(name if name is None else name.partition("(")[0], _Kind.OTHER)
     if pa.types.is_timestamp(kind):
         return _Kind.TIMESTAMP if kind.tz is None else _Kind.TIMESTAMPTZ
     return next((found for test, found in _ARROW_TYPES if test(kind)), _Kind.OTHER)
@@ -233,19 +238,20 @@ def _parsed_timestamp(given: Literal, *, with_zone: bool) -> datetime:
     return datetime.fromisoformat(f"{found[1]}T{found[2] or '00:00'}{found[3] or ''}")
 
 
-_CONVERSIONS: dict[_Kind, Callable[[Literal], tuple[Any, pa.DataType]]] = {
-    _Kind.NUMBER: _number,
-    _Kind.NUMERIC_TEXT: _numeric_text,
-    _Kind.DOUBLE: _double,
-    _Kind.TEXT: _text,
-    _Kind.PADDED_TEXT: _text,
-    _Kind.ENUM: _text,
-    _Kind.UUID: _uuid,
-    _Kind.BOOLEAN: _boolean,
-    _Kind.DATE: _date,
-    _Kind.TIMESTAMP: _timestamp,
-    _Kind.TIMESTAMPTZ: _timestamptz,
+_LITERALS: dict[_Kind, tuple[Callable[[Literal], tuple[Any, pa.DataType]], str]] = {
+    _Kind.NUMBER: (_number, "a number, such as 12.50"),
+    _Kind.NUMERIC_TEXT: (_numeric_text, "a number, such as 12.50"),
+    _Kind.DOUBLE: (_double, "a number, such as 1.5"),
+    _Kind.TEXT: (_text, "a string, such as 'paid'"),
+    _Kind.PADDED_TEXT: (_text, "a string, such as 'EUR'"),
+    _Kind.ENUM: (_text, "a string, such as 'open'"),
+    _Kind.UUID: (_uuid, "a uuid, such as '6f1f9a54-7d3c-4b5e-9a63-0c8d2f6c1a2b'"),
+    _Kind.BOOLEAN: (_boolean, "TRUE or FALSE"),
+    _Kind.DATE: (_date, "a date, such as '2026-11-18'"),
+    _Kind.TIMESTAMP: (_timestamp, "a timestamp without time zone, such as '2026-11-18 03:00:00'"),
+    _Kind.TIMESTAMPTZ: (_timestamptz, "a timestamp with time zone, such as '2026-11-18 03:00:00Z'"),
 }
+"""How a literal becomes a value and its type, and what it looks like."""
 
 
 # -- comparisons -------------------------------------------------------------------------------------------------------
