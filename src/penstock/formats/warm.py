@@ -2,7 +2,7 @@
 
 Compiled kernels are cached on disk (`penstock.kernel_cache`), so this runs once per installation and user; otherwise
 the first batch of each format compiles them. Each format decodes one message, so that exactly the code used later is
-compiled; the encoders of binary formats share their kernels.
+compiled; the encoders share their kernels, except those of JSON values.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from penstock.formats.avro.schema import parse_avro
 from penstock.formats.batch import decode_batch
 from penstock.formats.format import AvroFormat, BytesFormat, CsvFormat, Format, JsonFormat, ProtobufFormat
 from penstock.formats.framing import read_ids, read_indexes
+from penstock.formats.json.encoder import encode_json
 from penstock.formats.memory import address
 from penstock.formats.messages import messages_of
 from penstock.formats.resolution import resolve
@@ -37,6 +38,7 @@ def warm() -> None:
     for spec, message in (*_FORMATS, (protobuf, b"\x12\2\x08\1")):
         decode_batch(pa.array([message], pa.binary()), resolve(spec))
     encode_avro(parse_avro('{"type": "array", "items": ["null", "string"]}'), pa.array([["a", None]]))
+    encode_json(pa.array([{"n": 1, "s": "a", "b": b"a", "x": 0.5, "is": True}, None]))
     for read in (read_ids, read_indexes):
         framed = messages_of(pa.array([b"\0\0\0\0\1"], pa.binary()))
         read(framed.start, framed.end, address(framed.errors))
