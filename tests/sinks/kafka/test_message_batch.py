@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -50,7 +51,7 @@ def read(broker: SharedBroker, topic: str) -> list[list[Message]]:
     return found
 
 
-def columns(messages: list[Message]) -> tuple[pa.Array, pa.Array]:
+def columns(messages: Sequence[Message]) -> tuple[pa.Array, pa.Array]:
     """Return keys and values as slices, after a message that is not part of them."""
     keys, values = ([b"other", *(message[place] for message in messages)] for place in range(2))
     return pa.array(keys, pa.large_binary()).slice(1), pa.array(values, pa.large_binary()).slice(1)

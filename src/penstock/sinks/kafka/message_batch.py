@@ -98,7 +98,7 @@ def _addresses(values: pa.LargeBinaryArray) -> tuple[npt.NDArray[np.uintp], npt.
 
 def _address(producer: Producer) -> int | None:
     """Return the address of the producer in librdkafka; None if it is unknown, or the producer is closed."""
-    if confluent_kafka.version() not in _VERSIONS:
+    if str(confluent_kafka.version()) not in _VERSIONS:  # its type says that it is a tuple
         return None
     address = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__).value
     is_own = address is not None and _library().rd_kafka_opaque(address) == id(producer)
