@@ -172,8 +172,12 @@ def readable_sources(catalog: Catalog, sink: AnySink) -> list[SourceRecord]:
         message = f"source {sink.source} is {records[0].state}"
         raise UsageError(message, "Create the sink when the source is ready; see `penstock status`.")
     if catalog.log(records[0].name).TABLES is not None:
-        message = f"source {sink.source} reads messages, and sinks of such sources are not available yet"
-        raise UsageError(message, "Read its tables with Spark, or its topics with another consumer.")
+        message = (
+            f"the log of source {sink.source} has offsets of messages instead of changes, which a sink reads: sinks of "
+            "such sources are not available yet"
+        )
+        hint = "Let consumers read the messages where they are, or write the live tables with Spark."
+        raise UsageError(message, hint)
     return records
 
 
