@@ -57,9 +57,11 @@ def test_snapshot_progress_metrics() -> None:
 def test_metrics_of_sinks() -> None:
     running = SinkStatus("out", "shop", "t", "t at k", "upsert", "json", "running", "1/A0", 3, 41.5, 7)
     failed = SinkStatus("all", "shop", None, "s.* at k", "changes", "json", "failed", error="broken")
+    shards = SinkStatus("shards", "shards", None, "s.* at k", "changes", "json", "running", "1/A0 2/B0")
+    sinks = [running, failed, shards]
     samples = {
         (sample.name.removeprefix("penstock_sink_"), sample.labels["sink"]): sample.value
-        for family in text_string_to_metric_families(metrics_text(HomeStatus(1, "home", 1, [], [], [running, failed])))
+        for family in text_string_to_metric_families(metrics_text(HomeStatus(1, "home", 1, [], [], sinks)))
         for sample in family.samples
     }
     assert samples == {
@@ -69,4 +71,5 @@ def test_metrics_of_sinks() -> None:
         ("commit_to_written_seconds", "out"): 0.0415,
         ("messages", "out"): 7,
         ("up", "all"): 0,
+        ("up", "shards"): 1,
     }

@@ -30,7 +30,7 @@ _COPY = {
 }
 _SINK = {
     "up": "1 if the sink is running, 0 if it has failed or is being dropped",
-    "written_lsn": "Position up to which a sink has written every change",
+    "written_lsn": "Position up to which a sink has written every change; not for shards, which have one each",
     "behind": "Changes in the log that the sink has not written yet",
     "commit_to_written_seconds": "Time from the commit of the last transaction until the sink has written it",
     "messages": "Messages written since the sink was started",
@@ -105,7 +105,7 @@ class _Status(Collector):
 def _sink_values(sink: SinkStatus) -> dict[str, float | None]:
     return {
         "up": float(sink.state == "running"),
-        "written_lsn": None if sink.position is None else float(Lsn.parse(sink.position)),
+        "written_lsn": None if sink.position is None or " " in sink.position else float(Lsn.parse(sink.position)),
         "behind": sink.behind,
         "commit_to_written_seconds": None if sink.lag_ms is None else sink.lag_ms / 1000,
         "messages": sink.messages,

@@ -175,11 +175,9 @@ class KafkaOutput(Output):
             positions = np.concatenate([part.messages.positions for part in parts])
             ordinals = np.concatenate([part.messages.ordinals for part in parts])
             order = pa.array(np.lexsort((ordinals, positions)))
-            keys = [
-                pa.nulls(len(part.messages), pa.large_binary()) if part.keys is None else part.keys for part in parts
-            ]
+            keys = pa.concat_arrays([part.keys_or_null() for part in parts]).take(order)
             values = pa.concat_arrays([part.values for part in parts]).take(order)
-            yield TopicMessages(parts[0].topic, values, pa.concat_arrays(keys).take(order))
+            yield TopicMessages(parts[0].topic, values, keys)
 
     def _transactions(self, tables: Iterable[TableImages]) -> Iterator[TopicMessages]:
         """Return one message for each transaction."""
