@@ -113,6 +113,7 @@ LARGE = "INSERT INTO orders SELECT 2, string_agg(md5(n::text), '') FROM generate
 def test_message_too_large(sinks: Sinks) -> None:
     sinks.create_bad()
     sinks.insert(1)
+    until(lambda: sinks.count(sinks.bad) == 1, "a message")  # otherwise both may be in one transaction
     sinks.shop.database.execute(LARGE)
     sinks.shop.home.drop_sink("fine")  # it cannot write the row either
     until(lambda: sinks.status().state == SinkState.FAILED, "the sink to fail")
