@@ -13,7 +13,7 @@ from pydantic_core import PydanticSerializationError
 
 from penstock.errors import DefiniteError, UsageError
 from penstock.kafka_client.secrets import Secret
-from penstock.sources.kafka.client_settings import write_private
+from penstock.kafka_client.spark_options import write_private
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
 CANARY = "c4nary-in-a-mine"

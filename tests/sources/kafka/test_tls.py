@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import DefiniteError, UsageError
+from penstock.kafka_client.spark_options import write_private_settings
 from penstock.kafka_client.tls import read_certificates, read_private_key
-from penstock.sources.kafka.client_settings import spark_options, write_private_settings
+from penstock.sources.kafka.client_settings import spark_options
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
