@@ -28,6 +28,7 @@ from penstock.catalog.sinks import SinkRecord
 from penstock.catalog.states import SinkState, TableState
 from penstock.catalog.store import Catalog
 from penstock.changelog.interface import ChangeLogReader
+from penstock.engine.at_least_once import at_least_once_delivery, image_needs
 from penstock.engine.catalog_records import instance_of
 from penstock.engine.error_policy import LONGEST_TRANSIENT_PAUSE, Tries, explained
 from penstock.engine.function_sinks import function_delivery
@@ -39,10 +40,11 @@ from penstock.engine.table_names import named_source, named_table
 from penstock.errors import HistoryExpiredError, PenstockError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sinks.delivery import Delivery, ImageNeeds
+from penstock.sinks.delivery import Delivery
 from penstock.sinks.function.output import FunctionOutput
 from penstock.sinks.kafka.output import KafkaOutput, SinkSource
-from penstock.sinks.kafka.spec import KafkaSink, SinkEnvelope
+from penstock.sinks.kafka.spec import Delivery as KafkaDelivery
+from penstock.sinks.kafka.spec import KafkaSink
 from penstock.tables.interface import TableStore
 
 __all__ = ["SinkRunner", "SinkRunners", "enforce_retain_limit"]
@@ -128,6 +130,8 @@ class SinkRunner:
     def _delivery(self) -> tuple[Delivery, KafkaOutput | FunctionOutput]:
         if not isinstance(self._sink, KafkaSink):
             return function_delivery(self._home, self._catalog, self._record, self._source, self._store)
+        if self._sink.delivery is KafkaDelivery.AT_LEAST_ONCE:
+            return at_least_once_delivery(self._home, self._catalog, self._record, self._described(), self._store)
         output = self._output(self._sink)
         if self._sink.transform is not None:  # an error of the function does not wait for the first change
             for table in sink_tables(self._catalog, self._sink):
@@ -138,19 +142,17 @@ class SinkRunner:
             CatalogTables(self._home, self._catalog, self._source, self._sink.table),
             output,
             snapshot=self._sink.snapshot,
-            needs=ImageNeeds(
-                whole_rows=self._sink.envelope is not SinkEnvelope.DEBEZIUM or self._sink.where is not None,
-                deletes_for_truncate=self._sink.envelope is SinkEnvelope.UPSERT,
-            ),
+            needs=image_needs(self._sink),
         )
         return delivery, output
 
     def _output(self, sink: KafkaSink) -> KafkaOutput:
-        record = named_source(self._catalog, self._source)
-        database, shard = instance_of(record).database_name(), record.shard
-        described = SinkSource(self._source, database, self._local_name, shard)
         store = self._store
-        return KafkaOutput(sink, self._record.id, described, None if store is None else lambda: store.spark)
+        return KafkaOutput(sink, self._record.id, self._described(), None if store is None else lambda: store.spark)
+
+    def _described(self) -> SinkSource:
+        record = named_source(self._catalog, self._source)
+        return SinkSource(self._source, instance_of(record).database_name(), self._local_name, record.shard)
 
     def _local_name(self, table: TableName) -> str:
         return named_table(self._catalog, self._source, str(table)).local

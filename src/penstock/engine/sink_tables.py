@@ -20,6 +20,7 @@ from penstock.errors import DefiniteError
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.sinks.delivery import SinkTables
+from penstock.spark.input_partitions import Piece
 from penstock.spark.source_options import PenstockOptions, TableSelection
 from penstock.spark.table_snapshot import Snapshot
 from penstock.tables.arrow.complete import complete_images
@@ -56,10 +57,14 @@ class CatalogTables(SinkTables):
 
     def rows(self, table: TableName, at: Lsn, version: int, base: Lsn) -> tuple[TableSchema, Iterator[pa.RecordBatch]]:
         """Read the base version, with the log after it."""
+        schema, pieces = self.pieces(table, at, version, base)
+        return schema, (images for piece in pieces for images in piece.images())
+
+    def pieces(self, table: TableName, at: Lsn, version: int, base: Lsn) -> tuple[TableSchema, list[Piece]]:
+        """Return the same in pieces, which any process can read."""
         with self._selected(table) as selected:
             snapshot = Snapshot.restore(selected, at, {str(table): (version, str(base))}, {table: None})
-            pieces = snapshot.pieces()
-        return snapshot.schemas()[table], (images for piece in pieces for images in piece.images())
+            return snapshot.schemas()[table], snapshot.pieces()
 
     def current_rows(self, schema: TableSchema, at: Lsn) -> Iterator[pa.RecordBatch]:
         """Read the newest base version, with the log after it."""

@@ -36,7 +36,7 @@ from penstock.name_suggestions import nearest
 from penstock.sinks.function.call_record import remove_calls
 from penstock.sinks.function.registration import unregister
 from penstock.sinks.function.spec import FunctionSink
-from penstock.sinks.kafka.spec import KafkaSink, SinkEnvelope
+from penstock.sinks.kafka.spec import Delivery, KafkaSink, SinkEnvelope
 from penstock.sinks.kafka.topic_names import topic_name
 from penstock.sources.findings import Finding, error
 
@@ -216,7 +216,8 @@ def check_sink(catalog: Catalog, sink: KafkaSink, seconds: float = _CHECK_SECOND
     if sink.metadata_topic is not None:
         topics[sink.metadata_topic] = transaction_topic_settings(topic_settings(sink))
     is_upsert = sink.envelope is SinkEnvelope.UPSERT
-    settings, positions = sink.client_settings(), sink.topic_of_positions()
+    settings = sink.client_settings()
+    positions = sink.topic_of_positions() if sink.delivery is Delivery.EXACTLY_ONCE else None
     findings = check_topics(settings, topics, seconds, upsert=is_upsert, positions=positions)
     address = sink.registry()
     try:

@@ -19,6 +19,7 @@ from penstock.kafka_client.tls import Mechanism
 from penstock.model import TableName
 from penstock.sinks.kafka.spec import (
     CleanupPolicy,
+    Delivery,
     KafkaSink,
     KafkaSinkOptions,
     KafkaSinkSqlOptions,
@@ -29,6 +30,7 @@ from penstock.sinks.kafka.spec import (
 from penstock.sql.statements import CreateSink
 
 ORDERS: dict[str, Any] = {"broker": "k1:9092", "topic": "orders", "format": "json", "envelope": "upsert"}
+LEAST = {"delivery": "at least once"}
 UPSTREAM = TableName("public", "orders")
 REGISTRY = "https://registry:8081"
 
@@ -61,6 +63,7 @@ REST = st.fixed_dictionaries(
         "cleanup_policy": optional(st.sampled_from(CleanupPolicy)),
         "partitions": optional(st.integers(1, 100_000)),
         "positions_topic": optional(st.just("positions")),
+        "delivery": st.just(Delivery.EXACTLY_ONCE),
         "retain_limit": optional(DURATIONS),
         "client_id": optional(st.just("me")),
     }
@@ -84,6 +87,8 @@ def sinks(draw: st.DrawFn) -> KafkaSink:
         options["json_schemas"] = format is SinkFormat.JSON and "schema_registry" not in options
     if table is not None and envelope is not SinkEnvelope.TRANSACTIONS:
         options["key"] = draw(COLUMNS)
+    if envelope is not SinkEnvelope.TRANSACTIONS and options.get("positions_topic") is None:
+        options["delivery"] = draw(st.sampled_from(Delivery))
     redact = draw(st.dictionaries(NAMES, METHODS, max_size=3))
     options["redact"] = redact
     if "hash" in redact.values():
@@ -140,7 +145,10 @@ def test_statement_of_a_sink() -> None:
         ({"json_schemas": True}, 'option "json_schemas" requires FORMAT JSON and ENVELOPE DEBEZIUM'),
         ({"tombstones": False, "envelope": "changes"}, 'option "tombstones" requires ENVELOPE DEBEZIUM'),
         ({"subject_strategy": "record"}, 'option "subject_strategy" requires a schema registry'),
-        ({"delivery": "at least once"}, "not available yet"),
+        ({"delivery": "at most once"}, 'invalid value for option "delivery"'),
+        ({**LEAST, "envelope": "transactions"}, "ENVELOPE TRANSACTIONS requires option \"delivery\" 'exactly once'"),
+        ({**LEAST, "transform": "a:b"}, 'option "transform" requires option "delivery" \'exactly once\''),
+        ({**LEAST, "positions_topic": "p"}, 'option "positions_topic" requires option "delivery" \'exactly once\''),
         ({"include_columns": ("a",), "key": ("b",)}, 'KEY column "b" is not among the columns'),
         ({"include_columns": ("a",), "rename_columns": {"b": "c"}}, 'column "b" in option "rename_columns"'),
         ({"redact": {"card": "rot13"}}, 'unrecognized redaction of column "card"'),

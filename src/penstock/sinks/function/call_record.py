@@ -58,10 +58,16 @@ class RecordedCall:
 class CallRecord:
     """The record of one sink and source, from `open` to `close`; used by one thread."""
 
-    def __init__(self, home: Path, sink: str, source: str) -> None:
-        self._sink, self._path = sink, calls_path(home, sink) / f"{source}.json"
+    def __init__(self, home: Path, sink: str, source: str, *, what: str = "call of the function") -> None:
+        """Create the record; `what` names its calls in errors."""
+        self._sink, self._path, self._what = sink, calls_path(home, sink) / f"{source}.json", what
         self._lock: int | None = None
         self.last: RecordedCall | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file of the record."""
+        return self._path
 
     @property
     def folder(self) -> Path:
@@ -104,7 +110,7 @@ class CallRecord:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(handle)
-            message = f"an earlier call of the function of sink {self._sink} has not returned yet"
+            message = f"an earlier {self._what} of sink {self._sink} has not returned yet"
             raise TransientError(message, "Wait until it returns, or end the process in which it runs.") from None
         return handle
 

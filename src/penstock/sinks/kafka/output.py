@@ -19,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -30,8 +31,8 @@ from penstock.sinks.changes import changes_messages
 from penstock.sinks.columns import SinkColumns, options_of_table
 from penstock.sinks.debezium import DebeziumTable, debezium_messages, with_transactions
 from penstock.sinks.delivery import Output, TableImages
-from penstock.sinks.encoding import MessageEncoder, MessageFormat, encoder
-from penstock.sinks.kafka.spec import CleanupPolicy, KafkaSink, SinkEnvelope, SinkFormat
+from penstock.sinks.encoding import MessageEncoder, MessageFormat, SchemaRegistration, encoder
+from penstock.sinks.kafka.spec import CleanupPolicy, Delivery, KafkaSink, SinkEnvelope, SinkFormat
 from penstock.sinks.kafka.topic_names import topic_name
 from penstock.sinks.kafka.topics import TopicSettings, ensure_positions_topic, ensure_topics
 from penstock.sinks.kafka.transaction_topic import TransactionTopic, transaction_topic_settings
@@ -44,7 +45,7 @@ from penstock.sinks.transactions import transaction_messages
 from penstock.sinks.transform import Session, Transform
 from penstock.sinks.upsert import upsert_messages
 
-__all__ = ["KafkaOutput", "SinkSource", "TableEncoder", "topic_settings"]
+__all__ = ["KafkaOutput", "MessageWriter", "SinkSource", "TableEncoder", "topic_settings"]
 
 _PART_BYTES = 512 << 10
 """The size of the messages of a large transaction, with ENVELOPE TRANSACTIONS: below the default limit of brokers."""
@@ -78,20 +79,42 @@ def topic_settings(sink: KafkaSink) -> TopicSettings:
     )
 
 
+class MessageWriter(Protocol):
+    """Writes encoded messages, and stores the position of the sink: `TransactionWriter`, or `SparkWriter`."""
+
+    def open(self, seconds: float) -> bytes | None:
+        """Become the only writer; return the last position, or None."""
+
+    def write(self, messages: Iterable[TopicMessages], position: bytes, seconds: float) -> int:
+        """Write messages and the position after them; return the number of messages."""
+
+    def close(self) -> None:
+        """Stop writing."""
+
+
 class KafkaOutput(Output):
     """The only writer of a sink, from `open` to its first error."""
 
-    def __init__(self, sink: KafkaSink, identity: str, source: SinkSource, session: Session | None = None) -> None:
+    def __init__(
+        self,
+        sink: KafkaSink,
+        identity: str,
+        source: SinkSource,
+        session: Session | None = None,
+        writer: MessageWriter | None = None,
+    ) -> None:
         """Create an output; `identity` distinguishes the sink from others of the same name in other homes.
 
-        `session` returns a Spark session, for a sink that has a function.
+        `session` returns a Spark session, for a sink that has a function. The default `writer` is a transactional one.
         """
         self._sink, self._source, self._session = sink, source, session
         self._settings = sink.client_settings()
         name = f"{sink.name}-{identity}" if source.shard is None else f"{sink.name}-{identity}-{source.name}"
-        self._writer = TransactionWriter(self._settings, name, sink.topic_of_positions(), name=sink.name)
+        self._writer: MessageWriter = writer or TransactionWriter(
+            self._settings, name, sink.topic_of_positions(), name=sink.name
+        )
         address = sink.registry()
-        self._registry = None if address is None else Registry(address)
+        self._registry: SchemaRegistration | None = None if address is None else Registry(address)
         self._metadata = None
         if sink.metadata_topic is not None:
             self._metadata = TransactionTopic(sink, _FORMATS[sink.format], self._registry)
@@ -105,7 +128,8 @@ class KafkaOutput(Output):
 
     def open(self, seconds: float) -> bytes | None:
         """Create the topic of positions if it is missing; fence earlier writers; return the last position."""
-        ensure_positions_topic(self._settings, self._sink.topic_of_positions(), seconds)
+        if self._sink.delivery is Delivery.EXACTLY_ONCE:
+            ensure_positions_topic(self._settings, self._sink.topic_of_positions(), seconds)
         found = self._writer.open(seconds)
         if found is not None:
             self._written = {self._topic_name(table) for table in SinkPosition.from_bytes(found).begun()}
@@ -250,7 +274,7 @@ class TableEncoder:
         sink: KafkaSink,
         source: SinkSource,
         schema: TableSchema,
-        registry: Registry | None,
+        registry: SchemaRegistration | None,
         session: Session | None = None,
     ) -> None:
         self.schema = schema
@@ -302,7 +326,7 @@ class TableEncoder:
         """Return keys and values as bytes; new schemas are registered before."""
         return self._encoder.encode(messages)
 
-    def _make_encoder(self, registry: Registry | None) -> MessageEncoder:
+    def _make_encoder(self, registry: SchemaRegistration | None) -> MessageEncoder:
         is_connect = self._sink.envelope is SinkEnvelope.DEBEZIUM
         names = self._sink.record_names(self.schema.table)
         key = RecordName(names[0], is_connect=is_connect)

@@ -41,7 +41,7 @@ from penstock.sinks.kafka.topic_names import positions_topic_name
 from penstock.sources.interface import is_name
 from penstock.sql.syntax.names import ColumnName, Name
 from penstock.sql.syntax.options import Keyword
-from penstock.sql.syntax.values import Choice, Cursor, Listed, Mapped, Span, Syntax, Text, alternatives
+from penstock.sql.syntax.values import Cursor, Listed, Mapped, Span, Syntax, Text, alternatives
 from penstock.units import parse_duration
 
 if TYPE_CHECKING:
@@ -93,10 +93,13 @@ class SinkEnvelope(Word):
 
 
 class Delivery(Word):
-    """What a consumer with `isolation.level=read_committed` sees after a failure."""
+    """What a consumer sees after a failure."""
 
     EXACTLY_ONCE = "exactly once"
-    """Each change once: messages and the position of the sink are written in one Kafka transaction."""
+    """Each change once, with `isolation.level=read_committed`: the position is in the Kafka transaction of the
+    messages."""
+    AT_LEAST_ONCE = "at least once"
+    """Some changes again: Spark writes the messages, in parallel tasks, and the home has the position."""
 
 
 class SubjectStrategy(Word):
@@ -214,8 +217,9 @@ class KafkaSinkOptions(ConnectionOptions):
     snapshot: bool = Field(
         default=True, description="whether the sink begins with the rows of the tables, before their changes"
     )
-    delivery: Annotated[Delivery, Choice(("exactly once",), rejected=("at least once",))] = Field(
-        default=Delivery.EXACTLY_ONCE, description="guarantee for consumers"
+    delivery: Delivery = Field(
+        default=Delivery.EXACTLY_ONCE,
+        description="guarantee for consumers; with 'at least once', Spark writes the messages in parallel tasks",
     )
     include_columns: Annotated[tuple[str, ...], Listed(ColumnName())] = Field(
         default=(), description="the columns of values; by default all"
@@ -294,14 +298,6 @@ class KafkaSinkOptions(ConnectionOptions):
         description="how long history is retained for a sink that is behind; after that it stops with an error; "
         "default: no limit",
     )
-
-    @field_validator("delivery", mode="before")
-    @classmethod
-    def _available(cls, given: object) -> object:
-        if isinstance(given, str) and given.casefold() == "at least once":
-            message = 'value "at least once" is not available yet for option "delivery"'
-            raise UsageError(message, "Use 'exactly once', the default.")
-        return given
 
     @field_validator("include_columns", "exclude_columns")
     @classmethod
@@ -535,6 +531,7 @@ _FIXED = {
     "where": "rows that were left out before would still be missing",
     "redact_key": "hashes of the same value would differ from those that were already written",
     "positions_topic": "the position of the sink is in that topic",
+    "delivery": "the position of the sink would be in another place",
     **dict.fromkeys(
         ("create_topics", "partitions", "replication", "cleanup_policy"), "it applies only when topics are created"
     ),
@@ -718,6 +715,21 @@ _SINK_RULES: tuple[Rule, ...] = (
         ),
         "tables that share a topic have several schemas, and option \"subject_strategy\" 'topic' allows one per topic",
         "Set option \"subject_strategy\" to 'topic record' or 'record', or use TOPIC PREFIX 'prefix'.",
+    ),
+    (
+        lambda o: o.delivery is Delivery.AT_LEAST_ONCE and o.envelope is SinkEnvelope.TRANSACTIONS,
+        "ENVELOPE TRANSACTIONS requires option \"delivery\" 'exactly once': its messages are whole transactions",
+        "Use 'exactly once', the default, or another envelope.",
+    ),
+    (
+        lambda o: o.delivery is Delivery.AT_LEAST_ONCE and o.transform is not None,
+        'option "transform" requires option "delivery" \'exactly once\'',
+        "Remove one of the two options.",
+    ),
+    (
+        lambda o: o.delivery is Delivery.AT_LEAST_ONCE and o.positions_topic is not None,
+        'option "positions_topic" requires option "delivery" \'exactly once\'; otherwise the position is in the home',
+        "Remove one of the two options.",
     ),
     (
         lambda o: o.topic == o.topic_of_positions(),

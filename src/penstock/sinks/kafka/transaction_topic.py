@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.formats.schema_registry import Registry
 from penstock.sinks.debezium import TRANSACTION_KEY, TRANSACTION_VALUE, transaction_messages
-from penstock.sinks.encoding import MessageFormat, encoder
+from penstock.sinks.encoding import MessageFormat, SchemaRegistration, encoder
 from penstock.sinks.kafka.spec import KafkaSink
 from penstock.sinks.kafka.topics import TopicSettings
 from penstock.sinks.kafka.transaction_writer import TopicMessages
@@ -36,7 +35,7 @@ def transaction_topic_settings(tables: TopicSettings) -> TopicSettings:
 class TransactionTopic:
     """The messages of the transaction topic of a sink."""
 
-    def __init__(self, sink: KafkaSink, form: MessageFormat, registry: Registry | None) -> None:
+    def __init__(self, sink: KafkaSink, form: MessageFormat, registry: SchemaRegistration | None) -> None:
         assert sink.metadata_topic is not None
         self.topic = sink.metadata_topic
         self._encoder = encoder(
