@@ -54,7 +54,7 @@ from penstock.spark.worker_errors import unpack_errors
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkWriter", "encoded_batch", "failed_tasks"]
+__all__ = ["SparkWriter", "encoded_batch", "has_retried_tasks"]
 
 _LOG = logging.getLogger("penstock.kafka")
 _GIVE_UP_SECONDS = 30
@@ -214,7 +214,7 @@ class SparkWriter:
             group = f"penstock-sink-{self._name}-{uuid.uuid4().hex}"
             context.setJobGroup(group, f"penstock: messages of sink {self._name}")
             frame.write.format("kafka").options(**{**self._options(), **_PRODUCER}).save()
-            return failed_tasks(context, group) > 0
+            return has_retried_tasks(context, group)
 
     def _require_topics(self, topics: Iterable[str]) -> None:
         """Raise an error for a topic that does not exist: the producer would wait for it, or create it."""
@@ -264,13 +264,13 @@ def encoded_batch(messages: TopicMessages) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([keys, messages.values.cast(pa.binary())], names=["key", "value"])
 
 
-def failed_tasks(context: SparkContext, group: str) -> int:
-    """Return how many attempts of tasks failed in the completed jobs of a group."""
+def has_retried_tasks(context: SparkContext, group: str) -> bool:
+    """Return whether Spark retried tasks or stages in the completed jobs of a group."""
     context._jsc.sc().listenerBus().waitUntilEmpty()  # the status follows the jobs
     tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
-    return sum(stage.numFailedTasks for stage in stages if stage is not None)
+    return any(stage.numFailedTasks or stage.currentAttemptId for stage in stages if stage is not None)
 
 
 def _parts(messages: Iterable[TopicMessages]) -> Iterator[list[TopicMessages]]:
