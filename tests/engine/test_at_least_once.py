@@ -12,7 +12,7 @@ from tests.engine.shop import Shop
 from tests.engine.sink_topics import committed, wait_sink
 from tests.servers import SharedBroker, SharedRegistry, unique
 
-from penstock.sinks.function.call_record import CallRecord, RecordedCall, calls_path
+from penstock.sinks.call_record import CallRecord, RecordedCall, calls_path
 from penstock.testing.waiting import until
 
 SETUP = """

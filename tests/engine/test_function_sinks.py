@@ -19,7 +19,7 @@ from penstock.errors import DefiniteError, UsageError
 from penstock.home import Home
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sinks.function.call_record import calls_path
+from penstock.sinks.call_record import calls_path
 from penstock.sinks.function.registration import unregister
 from penstock.sql.show_statements import Answer
 from penstock.testing.waiting import until

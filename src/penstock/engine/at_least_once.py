@@ -20,8 +20,8 @@ from penstock.errors import DefiniteError, UsageError
 from penstock.kafka_client.spark_options import spark_connection_options
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
+from penstock.sinks.call_record import CallRecord
 from penstock.sinks.delivery import Delivery, ImageNeeds
-from penstock.sinks.function.call_record import CallRecord
 from penstock.sinks.kafka.output import SinkSource
 from penstock.sinks.kafka.spark_output import SparkKafkaOutput
 from penstock.sinks.kafka.spark_writer import SparkWriter

@@ -28,8 +28,8 @@ from penstock.errors import DefiniteError, UsageError
 from penstock.fields import with_fields
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
+from penstock.sinks.call_record import CallRecord
 from penstock.sinks.delivery import Delivery, ImageNeeds
-from penstock.sinks.function.call_record import CallRecord
 from penstock.sinks.function.frames import SparkFrames
 from penstock.sinks.function.output import FunctionOutput
 from penstock.sinks.function.registration import function_of

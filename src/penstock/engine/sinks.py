@@ -33,7 +33,7 @@ from penstock.engine.table_names import named_sources, named_table
 from penstock.errors import DefiniteError, PenstockError, UsageError
 from penstock.model import TableName, TableSchema
 from penstock.name_suggestions import nearest
-from penstock.sinks.function.call_record import remove_calls
+from penstock.sinks.call_record import remove_calls
 from penstock.sinks.function.registration import unregister
 from penstock.sinks.function.spec import FunctionSink
 from penstock.sinks.kafka.spec import Delivery, KafkaSink, SinkEnvelope

@@ -18,8 +18,8 @@ from penstock.errors import DefiniteError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sinks import delivery
+from penstock.sinks.call_record import CallRecord, RecordedCall, calls_path, remove_calls
 from penstock.sinks.delivery import Delivery, TableImages
-from penstock.sinks.function.call_record import CallRecord, RecordedCall, calls_path, remove_calls
 from penstock.sinks.function.output import ChangeFrame, Frames, FunctionOutput
 
 Range = tuple[Lsn | None, Lsn]

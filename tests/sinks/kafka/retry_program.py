@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import TransientError
 from penstock.positions import Lsn
-from penstock.sinks.function.call_record import CallRecord
+from penstock.sinks.call_record import CallRecord
 from penstock.sinks.kafka.spark_writer import SparkWriter
 from penstock.sinks.kafka.transaction_writer import TopicMessages
 from penstock.sinks.position import SinkPosition

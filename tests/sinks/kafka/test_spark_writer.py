@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
-from penstock.sinks.function.call_record import CallRecord, RecordedCall
+from penstock.sinks.call_record import CallRecord, RecordedCall
 from penstock.sinks.kafka.spark_writer import SparkWriter
 from penstock.sinks.kafka.transaction_writer import TopicMessages
 from penstock.sinks.position import SinkPosition

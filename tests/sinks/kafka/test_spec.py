@@ -148,6 +148,10 @@ def test_statement_of_a_sink() -> None:
         ({"delivery": "at most once"}, 'invalid value for option "delivery"'),
         ({**LEAST, "envelope": "transactions"}, "ENVELOPE TRANSACTIONS requires option \"delivery\" 'exactly once'"),
         ({**LEAST, "transform": "a:b"}, 'option "transform" requires option "delivery" \'exactly once\''),
+        (
+            {**LEAST, "envelope": "debezium", "provide_transaction_metadata": True},
+            'option "provide_transaction_metadata" requires option "delivery" \'exactly once\'',
+        ),
         ({**LEAST, "positions_topic": "p"}, 'option "positions_topic" requires option "delivery" \'exactly once\''),
         ({"include_columns": ("a",), "key": ("b",)}, 'KEY column "b" is not among the columns'),
         ({"include_columns": ("a",), "rename_columns": {"b": "c"}}, 'column "b" in option "rename_columns"'),

@@ -25,8 +25,8 @@ from pyspark.errors import PySparkException
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sinks.call_record import CallRecord, RecordedCall
 from penstock.sinks.delivery import Output, TableImages
-from penstock.sinks.function.call_record import CallRecord, RecordedCall
 from penstock.sinks.function.registration import SinkFunction
 from penstock.sinks.position import SinkPosition
 

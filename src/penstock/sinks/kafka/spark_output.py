@@ -31,9 +31,9 @@ from penstock.kafka_client.secrets import Secret
 from penstock.kafka_client.spark_options import write_private
 from penstock.model import TableName, TableSchema, image_schema
 from penstock.positions import Lsn
+from penstock.sinks.call_record import CallRecord
 from penstock.sinks.delivery import TableImages
 from penstock.sinks.encoding import SchemaRegistration
-from penstock.sinks.function.call_record import CallRecord
 from penstock.sinks.kafka.output import KafkaOutput, SinkSource, TableEncoder
 from penstock.sinks.kafka.spark_writer import SparkWriter, encoded_batch
 from penstock.sinks.kafka.spec import KafkaSink

@@ -5,7 +5,7 @@
     encoded messages, numbered ─▶ DataFrame ─▶ repartition by key ─▶ sort by number ─▶ Spark's Kafka writer
     before: the end of the range, in the home                             after: the position, in the home
 
-There is no transaction: after a failure, the same range is written again (`penstock.sinks.function.call_record`).
+There is no transaction: after a failure, the same range is written again (`penstock.sinks.call_record`).
 Consumers may then get messages twice, but miss none.
 
 **Order.** All messages of a key are in one task, in order, and jobs follow each other, so the last message of a key is
@@ -45,7 +45,7 @@ from pyspark.sql import functions as F
 
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.positions import Lsn
-from penstock.sinks.function.call_record import CallRecord, RecordedCall
+from penstock.sinks.call_record import CallRecord, RecordedCall
 from penstock.sinks.kafka.transaction_writer import TopicMessages
 from penstock.sinks.position import SinkPosition
 from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error

@@ -727,6 +727,11 @@ _SINK_RULES: tuple[Rule, ...] = (
         "Remove one of the two options.",
     ),
     (
+        lambda o: o.delivery is Delivery.AT_LEAST_ONCE and o.provide_transaction_metadata,
+        'option "provide_transaction_metadata" requires option "delivery" \'exactly once\'',
+        "Remove one of the two options.",
+    ),
+    (
         lambda o: o.delivery is Delivery.AT_LEAST_ONCE and o.positions_topic is not None,
         'option "positions_topic" requires option "delivery" \'exactly once\'; otherwise the position is in the home',
         "Remove one of the two options.",

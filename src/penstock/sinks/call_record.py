@@ -1,4 +1,6 @@
-"""The record of a sink into a function: how far it is, and the call in progress. A file in the home.
+"""The record of a sink whose target has no place for its position: how far it is, and the call in progress.
+
+It is a file in the home, of sinks into a function, and of sinks into Kafka with ``delivery = 'at least once'``.
 
 ::
 
