@@ -10,13 +10,11 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from penstock.catalog.sinks import SinkRecord
 from penstock.catalog.store import Catalog
 from penstock.engine.sink_tables import CatalogTables
-from penstock.engine.sinks import sink_of, sink_reader
-from penstock.errors import DefiniteError, UsageError
+from penstock.engine.sinks import sink_of, sink_reader, spark_of
 from penstock.kafka_client.spark_options import spark_connection_options
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
@@ -46,7 +44,7 @@ def at_least_once_delivery(
     """Return the delivery of a source to a sink, and its output."""
     sink = sink_of(record)
     assert isinstance(sink, KafkaSink)
-    session = _session(sink, store)
+    session = spark_of(store, f"sink {sink.name} writes with Spark (delivery = 'at least once')")
     calls = CallRecord(home, sink.name, source.name, what="write")
     tables = _PieceTables(home, catalog, source.name, sink.table)
     writer = SparkWriter(
@@ -61,16 +59,6 @@ def at_least_once_delivery(
     log = catalog.log(source.name)
     reader, needs = sink_reader(sink.name), image_needs(sink)
     return Delivery(reader, log, tables, output, snapshot=sink.snapshot, needs=needs), output
-
-
-def _session(sink: KafkaSink, store: TableStore | None) -> SparkSession:
-    try:
-        if store is not None:
-            return store.spark
-    except UsageError:
-        pass
-    message = f"sink {sink.name} writes with Spark (delivery = 'at least once'), and this home runs without Spark"
-    raise DefiniteError(message, "Run the home with `penstock run`, or with a session: home.run(spark).")
 
 
 class _PieceTables(CatalogTables):

@@ -16,13 +16,12 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from penstock.catalog.sinks import SinkRecord
 from penstock.catalog.states import SinkState
 from penstock.catalog.store import Catalog
 from penstock.engine.sink_tables import CatalogTables
-from penstock.engine.sinks import readable_sources, retain_for_sink, sink_of, sink_reader
+from penstock.engine.sinks import readable_sources, retain_for_sink, sink_of, sink_reader, spark_of
 from penstock.engine.table_names import named_table
 from penstock.errors import DefiniteError, UsageError
 from penstock.fields import with_fields
@@ -77,23 +76,14 @@ def function_delivery(
     assert isinstance(sink, FunctionSink)
     calls = CallRecord(home, sink.name, source)
     tables = _FunctionTables(home, catalog, source, sink.table)
-    frames = SparkFrames(_session(sink, store), home, source, calls.folder, tables.copied_columns)
+    session = spark_of(store, f"sink {sink.name} calls a function with Spark DataFrames")
+    frames = SparkFrames(session, home, source, calls.folder, tables.copied_columns)
     output = FunctionOutput(
         partial(function_of, home, sink), sink.function, frames, calls, started=source in record.started
     )
     needs = ImageNeeds(whole_rows=True, deletes_for_truncate=False)
     log = catalog.log(source)
     return Delivery(sink_reader(sink.name), log, tables, output, snapshot=sink.snapshot, needs=needs), output
-
-
-def _session(sink: FunctionSink, store: TableStore | None) -> SparkSession:
-    try:
-        if store is not None:
-            return store.spark
-    except UsageError:
-        pass
-    message = f"sink {sink.name} calls a function with Spark DataFrames, and this home runs without Spark"
-    raise DefiniteError(message, "Run the home with `penstock run`, or with a session: home.run(spark).")
 
 
 class _FunctionTables(CatalogTables):

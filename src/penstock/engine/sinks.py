@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
@@ -39,6 +39,10 @@ from penstock.sinks.function.spec import FunctionSink
 from penstock.sinks.kafka.spec import Delivery, KafkaSink, SinkEnvelope
 from penstock.sinks.kafka.topic_names import topic_name
 from penstock.sources.findings import Finding, error
+from penstock.tables.interface import TableStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = [
     "AnySink",
@@ -57,6 +61,7 @@ __all__ = [
     "sink_of",
     "sink_reader",
     "sink_tables",
+    "spark_of",
 ]
 
 
@@ -158,6 +163,17 @@ def _table(sink: KafkaSink, table: TableRecord, schema: TableSchema) -> SinkTabl
         key,
         topic_name(table.upstream, prefix=sink.topic_prefix or "", fixed=sink.topic),
     )
+
+
+def spark_of(store: TableStore | None, what: str) -> SparkSession:
+    """Return the Spark session of a running home; `what` needs it, for the error in a home without one."""
+    try:
+        if store is not None:
+            return store.spark
+    except UsageError:
+        pass
+    message = f"{what}, and this home runs without Spark"
+    raise DefiniteError(message, "Run the home with `penstock run`, or with a session: home.run(spark).")
 
 
 def readable_sources(catalog: Catalog, sink: AnySink) -> list[SourceRecord]:
