@@ -139,6 +139,28 @@ def test_writer_fenced_mid_transaction_leaves_no_trace(log: KafkaLog, reader: Ka
         assert read(reader, ORDERS) == [inserted(20)]
 
 
+def test_transaction_of_another_program_that_does_not_end(log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers may lose the end of a transaction: what is behind it is not visible until an administrator ends it."""
+    with closing(log.writer()) as writer:
+        writer.define(ORDERS)
+        other = Producer({"bootstrap.servers": log.brokers, "transactional.id": f"{log.name}.other", "log_level": 0})
+        other.init_transactions(PATIENCE)
+        other.begin_transaction()
+        other.produce(f"{log.name}.index", b"", partition=0)
+        assert other.flush(PATIENCE) == 0
+        monkeypatch.setattr(writing, "_LIMIT", 3.0)
+        with pytest.raises(
+            TransientError, match=r"waits for a transaction in topic .*\.index: committed up to"
+        ) as caught:
+            writer.publish([chunk(ORDERS, [inserted(20)])], Lsn(20))
+        assert f"abort --topic {log.name}.index --partition 0 --start-offset" in caught.value.hint
+        other.abort_transaction(PATIENCE)
+    with closing(log.writer()) as writer, closing(log.reader()) as reader:
+        writer.define(ORDERS)
+        writer.publish([chunk(ORDERS, [inserted(30)])], Lsn(30))
+        assert read(reader, ORDERS) == [inserted(20), inserted(30)]  # it was committed, and nobody knew
+
+
 def test_closed_writer_rejects_publish(log: KafkaLog) -> None:
     writer = log.writer()
     writer.close()

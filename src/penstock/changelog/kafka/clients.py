@@ -34,6 +34,7 @@ __all__ = [
     "consumer",
     "is_fenced",
     "log_not_found",
+    "lost_end_hint",
     "plain_producer",
     "resolved_settings",
     "transactional_producer",
@@ -155,6 +156,16 @@ def cause_of(error: KafkaException) -> KafkaError:
     cause = error.args[0]
     assert isinstance(cause, KafkaError)
     return cause
+
+
+def lost_end_hint(brokers: str, topic: str, offset: int) -> str:
+    """Return the hint for a transaction in partition 0 of a topic, from an offset on, that does not end."""
+    tool = f"kafka-transactions.sh --bootstrap-server {brokers}"
+    return (
+        "Brokers end an open transaction after a minute. If this error stays, they have lost its end; run: "
+        f"{tool} abort --topic {topic} --partition 0 --start-offset {offset}; and the same for other partitions that "
+        f"are found with: {tool} find-hanging --broker-id ID"
+    )
 
 
 def log_not_found(location: LogLocation) -> DefiniteError:

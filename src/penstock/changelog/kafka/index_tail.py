@@ -13,6 +13,7 @@ If `retain` truncated the index beyond the position of this reader, it starts ag
 from __future__ import annotations
 
 import time
+from contextlib import closing
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -23,6 +24,7 @@ from penstock.changelog.kafka.clients import (
     cause_of,
     consumer,
     log_not_found,
+    lost_end_hint,
     translated_error,
 )
 from penstock.changelog.kafka.index import Index
@@ -185,5 +187,22 @@ class IndexTail:
             self.index.apply(record, first)
 
     def _timeout_error(self) -> PenstockError:
+        committed, end = self._ends()
+        if committed < end:
+            topic, brokers = self._location.index, self._location.brokers
+            at = f"committed up to offset {committed} of {end}"
+            message = f"the change log {self._location.name} waits for a transaction in topic {topic}: {at}"
+            return TransientError(message, lost_end_hint(brokers, topic, committed))
         message = f"timeout while reading the index of the change log {self._location.name}"
         return TransientError(message, f"Check that the brokers at {self._location.brokers} are running and reachable.")
+
+    def _ends(self) -> tuple[int, int]:
+        """Return the ends of what is committed, and of all that is written; 0 and 0 if brokers do not respond."""
+        try:
+            _, committed = self._query_offsets()
+            with closing(consumer(self._location, **{"isolation.level": "read_uncommitted"})) as client:
+                partition = TopicPartition(self._location.index, 0)
+                _, end = require_watermarks(client.get_watermark_offsets(partition, timeout=_QUERY_SECONDS))
+        except KafkaException:
+            return 0, 0
+        return committed, end

@@ -36,7 +36,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from penstock.changelog.kafka.clients import cause_of, is_fenced
+from penstock.changelog.kafka.clients import cause_of, is_fenced, lost_end_hint
 from penstock.changelog.kafka.session import commit_transaction, unwrap_fatal_errors
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.kafka_offsets import require_watermarks
@@ -193,13 +193,7 @@ class TransactionWriter:
     def _never_ends(self, read: int, end: int) -> TransientError:
         at = f"committed up to offset {read} of {end}"
         message = f"sink {self._name} waits for a transaction in topic {self._positions} that does not end: {at}"
-        tool = f"kafka-transactions.sh --bootstrap-server {self._settings['bootstrap.servers']}"
-        hint = (
-            "Brokers end an open transaction after a minute. If this error stays, they have lost its end; run: "
-            f"{tool} abort --topic {self._positions} --partition 0 --start-offset {read}; and the same for other "
-            f"partitions of the sink that are found with: {tool} find-hanging --broker-id ID"
-        )
-        return TransientError(message, hint)
+        return TransientError(message, lost_end_hint(self._settings["bootstrap.servers"], self._positions, read))
 
     def _end_of_positions(self, deadline: float) -> int:
         """Return the end of the positions topic, including open transactions; retry while brokers elect a leader."""
