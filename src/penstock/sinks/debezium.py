@@ -364,8 +364,10 @@ def _owners(parts: Sequence[SinkMessages]) -> _Numbers:
 
 def _table_of(part: SinkMessages) -> tuple[str, ...]:
     """Return schema and name of the table; all messages have them, tombstones too. Empty without messages."""
-    source = part.values.field("source")
-    return tuple(source.field(name)[0].as_py() for name in ("schema", "table")) if len(part) else ()
+    if not len(part):
+        return ()
+    source = part.values.field("source")[0].as_py()
+    return source["schema"], source["table"]
 
 
 def _is_event(messages: SinkMessages) -> Flags:
@@ -397,10 +399,7 @@ def _transaction_ids(source: pa.StructArray) -> pa.StringArray:
 def _with_blocks(
     messages: SinkMessages, totals: npt.NDArray[np.int64], in_table: npt.NDArray[np.int64]
 ) -> SinkMessages:
-    values, source = messages.values, _field(messages, "source")
-    ids = pc.binary_join_element_wise(
-        source.field("txId").cast(pa.string()), source.field("lsn").cast(pa.string()), ":"
-    )
+    values, ids = messages.values, _transaction_ids(_field(messages, "source"))
     columns = [ids, pa.array(totals), pa.array(in_table)]
     blocks = pa.StructArray.from_arrays(columns, fields=list(_TRANSACTION.type), mask=pa.array(totals == 0))
     parts = [blocks if each.name == "transaction" else values.field(each.name) for each in values.type]
