@@ -174,7 +174,7 @@ def test_explain_lists_the_topic(
     [
         ({"envelope": "changes"}, "requires ENVELOPE DEBEZIUM"),
         ({"provide_transaction_metadata": False, "transaction_topic": "t"}, "requires option"),
-        ({"transaction_topic": "penstock-sink-positions"}, "already the topic"),
+        ({"transaction_topic": "penstock-sink-positions-out"}, "already the topic"),
         ({"transaction_topic": "no topic"}, "topic"),
         ({"transaction_topic": "shop.public.items"}, "is the topic of table public.items"),
     ],

@@ -101,7 +101,7 @@ def test_source_and_times() -> None:
     assert value["source"] == {
         **{"version": "3.6.1.Final", "connector": "postgresql", "name": "shop", "db": "db"},
         **{"ts_ms": 5000, "ts_us": 5_000_001, "ts_ns": 5_000_001_000, "snapshot": "false"},
-        **{"schema": "public", "table": "orders", "txId": 7, "lsn": 90, "sequence": '["90","90"]'},
+        **{"schema": "public", "table": "orders", "txId": 7, "lsn": 90, "sequence": '["89","90"]'},
         **dict.fromkeys(("xmin", "origin", "origin_lsn")),
     }
     assert (value["ts_ms"], value["ts_us"], value["ts_ns"]) == (NOW // 1_000_000, NOW // 1000, NOW)

@@ -325,9 +325,16 @@ def _times(count: int, now: int) -> list[pa.Array]:
 
 
 def _sequences(positions: pa.Array, is_copied: pa.Array) -> pa.StringArray:
-    """Return the last commit and the position as a JSON array; a row of the snapshot has no commit."""
-    quoted = pc.binary_join_element_wise('"', positions.cast(pa.string()), '"', "")
-    return pc.binary_join_element_wise("[", pc.if_else(is_copied, "null", quoted), ",", quoted, "]", "")
+    """Return a position after the previous commit, and the own one, as a JSON array; snapshots have no commit.
+
+    The first is the position just before the own commit. Consumers use it to tell whether a change is part of a
+    transaction that they know, so it must be at or after the previous commit, and before the own one.
+    """
+    own, before = (
+        pc.binary_join_element_wise('"', each.cast(pa.string()), '"', "")
+        for each in (positions, pc.subtract(positions, 1))
+    )
+    return pc.binary_join_element_wise("[", pc.if_else(is_copied, "null", before), ",", own, "]", "")
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------

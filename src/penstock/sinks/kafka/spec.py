@@ -695,9 +695,7 @@ _SINK_RULES: tuple[Rule, ...] = (
         "Set provide_transaction_metadata = true, or remove the option.",
     ),
     (
-        lambda o: (
-            o.metadata_topic is not None and o.metadata_topic in (o.topic, o.positions_topic) and o.metadata_topic
-        ),
+        lambda o: o.metadata_topic if o.metadata_topic in (o.topic, o.topic_of_positions()) else "",
         'the transaction topic "{option}" is already the topic of the messages or of the positions',
         'Set option "transaction_topic" to another topic.',
     ),
