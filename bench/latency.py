@@ -26,7 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,10 +38,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.rounds import print_environment, print_table
+from penstock.catalog.store import Catalog
 from penstock.embedded.postgres import start_postgres
 from penstock.engine.source_runner import CaptureSupervisor
 from penstock.home import Home
+from penstock.layout import catalog_path
 from penstock.spark.session import session
+from penstock.testing.waiting import until
 
 __all__ = ["UNIT", "run"]
 
@@ -73,6 +76,7 @@ def run(quick: bool) -> float:
         home.create(server.url, "bench")
         capture = CaptureSupervisor(home.path, "bench")
         try:
+            _wait_for_the_table(home)
             found = _measure(home, server.url, Path(folder), min(_WARM_SECONDS, seconds), seconds)
         finally:
             capture.stop()
@@ -86,6 +90,12 @@ def run(quick: bool) -> float:
     own, floor = map(np.median, batches)
     print(f"a micro-batch: {own:.0f} ms, {own / floor:.2f} times that of Spark's rate source ({floor:.0f} ms)")
     return float(np.median(called))
+
+
+def _wait_for_the_table(home: Home) -> None:
+    """Wait until capture has defined the table in the log."""
+    with closing(Catalog(catalog_path(home.path)).log("bench").reader()) as reader:
+        until(reader.tables, "the table in the log", _PATIENCE)
 
 
 def _row(name: str, found: list[float]) -> list[str]:
