@@ -40,7 +40,7 @@ VALUES = (
 
 
 class Recorder:
-    """A function that notes its calls, and fails as often as it is told to."""
+    """A function that notes its calls, and fails as often as a test requires."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Lsn | None, Lsn, list[dict[str, Any]]]] = []
