@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from penstock.errors import TransientError
@@ -36,6 +38,9 @@ class Drained:
     messages: int
     seconds: float
     cpu_seconds: float
+    """The CPU time of the candidate's processes."""
+    machine_seconds: float
+    """The CPU time of all processes of this machine, servers included."""
 
     @property
     def rate(self) -> float:
@@ -46,6 +51,11 @@ class Drained:
     def cpu_per_million(self) -> float:
         """CPU seconds for a million messages."""
         return self.cpu_seconds / self.messages * 1e6
+
+    @property
+    def busy_cores(self) -> float:
+        """The number of cores that were busy, with any process."""
+        return self.machine_seconds / self.seconds
 
 
 class Topic:
@@ -98,7 +108,7 @@ class Drain:
     def __init__(self, topic: Topic, messages: int, pids: Callable[[], Sequence[int]]) -> None:
         """Sample until `messages` are committed; `pids` are the processes whose CPU time counts."""
         self._topic, self._messages, self._pids = topic, messages, pids
-        self._samples: list[tuple[float, int, float]] = []
+        self._samples: list[tuple[float, int, float, float]] = []
         self._offsets = np.zeros(0, np.int64)
         deadline = time.monotonic() + _PATIENCE
         wanted = topic.read + messages
@@ -111,23 +121,23 @@ class Drain:
 
         If there is only one commit, the figures are those of the whole drain, with the start of the processes.
         """
-        times, counts, cpu = self._columns()
+        times, counts, cpu, machine = self._columns()
         first, last = int(np.argmax(counts > 0)), int(np.argmax(counts >= self._messages))
         first = first if first < last else 0
-        messages, seconds, used = (column[last] - column[first] for column in (counts, times, cpu))
-        return Drained(int(messages), float(seconds), float(used))
+        messages, seconds, used, all_used = (column[last] - column[first] for column in (counts, times, cpu, machine))
+        return Drained(int(messages), float(seconds), float(used), float(all_used))
 
     def since(self, began: float) -> Drained:
         """Return the figures from a time on, in seconds since 1970."""
-        times, counts, cpu = self._columns()
+        times, counts, cpu, machine = self._columns()
         last = int(np.argmax(counts >= self._messages))
-        used = cpu[last] - np.interp(began, times, cpu)
-        return Drained(int(counts[last]), float(times[last] - began), float(used))
+        used, all_used = (column[last] - np.interp(began, times, column) for column in (cpu, machine))
+        return Drained(int(counts[last]), float(times[last] - began), float(used), float(all_used))
 
-    def _columns(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Return the times of samples, the number of messages that were committed, and the CPU time."""
-        times, ends, cpu = (np.array(column) for column in zip(*self._samples, strict=True))
-        return times, np.searchsorted(self._offsets, ends), cpu
+    def _columns(self) -> tuple[npt.NDArray[Any], ...]:
+        """Return the times of samples, the number of messages that were committed, and the CPU times."""
+        times, ends, cpu, machine = (np.array(column) for column in zip(*self._samples, strict=True))
+        return times, np.searchsorted(self._offsets, ends), cpu, machine
 
     def _sample(self, wanted: int, deadline: float) -> None:
         """Sample until the topic has this end and stays the same for a while: markers of transactions count as well."""
@@ -137,7 +147,8 @@ class Drain:
                 message = f"the topic has fewer than {self._messages} committed messages after {_PATIENCE:.0f} s"
                 raise TransientError(message, "Check the logs of the servers, or use a faster machine.")
             before = self._samples[-1][1] if self._samples else -1
-            self._samples.append((time.time(), self._topic.end(), sum(map(cpu_seconds, self._pids()))))
+            used = sum(map(cpu_seconds, self._pids())), _machine_seconds()
+            self._samples.append((time.time(), self._topic.end(), *used))
             if self._samples[-1][1] != before:
                 changed = time.monotonic()
             time.sleep(_SAMPLE_SECONDS)
@@ -149,3 +160,9 @@ def cpu_seconds(pid: int) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return 0.0
+
+
+def _machine_seconds() -> float:
+    """Return the CPU time of all processes together."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)

@@ -17,8 +17,9 @@ logged by the server, to the last message that a consumer with ``read_committed`
 by then, except capture, whose start the figure excludes. *Sink* alone is timed from its first commit, without the
 messages of that commit.
 
-CPU time is that of the candidate's processes in the same interval, without Postgres and the broker. Apply does not run:
-Debezium has no counterpart of the tables.
+CPU time is that of the candidate's processes in the same interval, without Postgres and the broker; *of all processes*
+includes them. The number of busy cores shows whether the machine itself is the limit. Apply does not run: Debezium has
+no counterpart of the tables.
 
 Debezium is at an advantage in guarantees: Connect in standalone mode writes without transactions, at least once. Its
 JVM has the default compiler and garbage collector, and 2 GB of heap. Its options are the defaults, which
@@ -72,7 +73,10 @@ _DEBEZIUM = {
     "max.queue.size": "32768",
     "producer.override.linger.ms": "5",
 }
-_HEADER = ("", "messages", "seconds", "messages/s", "CPU s per million", "rate / Debezium's", "CPU / Debezium's")
+_HEADER = (
+    *("", "messages", "seconds", "messages/s", "CPU s per million", "of all processes", "busy cores"),
+    *("rate / Debezium's", "CPU / Debezium's"),
+)
 _SETUP = """
 CREATE TABLE orders (
     id bigint PRIMARY KEY, customer integer NOT NULL, quantity smallint NOT NULL, status text NOT NULL, note text,
@@ -149,6 +153,8 @@ def _printed(candidates: list[_Candidate], rounds: int) -> float:
                 Spread.of([each.seconds for each in drained]).show(".2f"),
                 Spread.of([each.rate for each in drained]).show(",.0f"),
                 Spread.of([each.cpu_per_million for each in drained]).show(".1f"),
+                Spread.of([each.machine_seconds / each.messages * 1e6 for each in drained]).show(".1f"),
+                Spread.of([each.busy_cores for each in drained]).show(".1f"),
                 rates.show(".2f"),
                 cpu.show(".3f"),
             ]
