@@ -10,14 +10,8 @@ from docs.generate.option_tables import choices, clause_rows, setting_rows
 from penstock.home import Home
 from penstock.kafka_client.connection import ConnectionOptions
 from penstock.sinks.function.spec import FunctionSink
-from penstock.sinks.kafka.spec import (
-    CleanupPolicy,
-    Delivery,
-    KafkaSink,
-    SinkEnvelope,
-    SinkFormat,
-    SubjectStrategy,
-)
+from penstock.sinks.kafka.spec import KafkaSink
+from penstock.sinks.words import CleanupPolicy, Delivery, SinkEnvelope, SinkFormat, SubjectStrategy
 from penstock.sql.syntax.options import options_of
 
 __all__ = ["page"]

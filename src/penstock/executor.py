@@ -23,7 +23,8 @@ from penstock.engine.status import leftovers
 from penstock.engine.table_names import local_names
 from penstock.errors import UsageError, with_hint
 from penstock.layout import base_path
-from penstock.sinks.kafka.spec import KafkaSink, SinkEnvelope
+from penstock.sinks.kafka.spec import KafkaSink
+from penstock.sinks.words import SinkEnvelope
 from penstock.sources.findings import Level
 from penstock.sources.interface import InstanceConfig, Source
 from penstock.sources.kinds import kind, kinds

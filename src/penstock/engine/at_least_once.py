@@ -23,7 +23,8 @@ from penstock.sinks.delivery import Delivery, ImageNeeds
 from penstock.sinks.kafka.output import SinkSource
 from penstock.sinks.kafka.spark_output import SparkKafkaOutput
 from penstock.sinks.kafka.spark_writer import SparkWriter
-from penstock.sinks.kafka.spec import KafkaSink, SinkEnvelope
+from penstock.sinks.kafka.spec import KafkaSink
+from penstock.sinks.words import SinkEnvelope
 from penstock.spark.input_partitions import Piece
 from penstock.tables.interface import TableStore
 

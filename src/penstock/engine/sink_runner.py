@@ -43,8 +43,8 @@ from penstock.positions import Lsn
 from penstock.sinks.delivery import Delivery
 from penstock.sinks.function.output import FunctionOutput
 from penstock.sinks.kafka.output import KafkaOutput, SinkSource
-from penstock.sinks.kafka.spec import Delivery as KafkaDelivery
 from penstock.sinks.kafka.spec import KafkaSink
+from penstock.sinks.words import Delivery as KafkaDelivery
 from penstock.tables.interface import TableStore
 
 __all__ = ["SinkRunner", "SinkRunners", "enforce_retain_limit"]

@@ -36,8 +36,9 @@ from penstock.name_suggestions import nearest
 from penstock.sinks.call_record import remove_calls
 from penstock.sinks.function.registration import unregister
 from penstock.sinks.function.spec import FunctionSink
-from penstock.sinks.kafka.spec import Delivery, KafkaSink, SinkEnvelope
+from penstock.sinks.kafka.spec import KafkaSink
 from penstock.sinks.kafka.topic_names import topic_name
+from penstock.sinks.words import Delivery, SinkEnvelope
 from penstock.sources.findings import Finding, error
 from penstock.tables.interface import TableStore
 

@@ -17,16 +17,8 @@ from penstock.errors import UsageError
 from penstock.executor import described_sink, parsed, sink_statement
 from penstock.kafka_client.tls import Mechanism
 from penstock.model import TableName
-from penstock.sinks.kafka.spec import (
-    CleanupPolicy,
-    Delivery,
-    KafkaSink,
-    KafkaSinkOptions,
-    KafkaSinkSqlOptions,
-    SinkEnvelope,
-    SinkFormat,
-    SubjectStrategy,
-)
+from penstock.sinks.kafka.spec import KafkaSink, KafkaSinkOptions, KafkaSinkSqlOptions
+from penstock.sinks.words import CleanupPolicy, Delivery, SinkEnvelope, SinkFormat, SubjectStrategy
 from penstock.sql.statements import CreateSink
 
 ORDERS: dict[str, Any] = {"broker": "k1:9092", "topic": "orders", "format": "json", "envelope": "upsert"}

@@ -6,15 +6,14 @@ home: see `penstock.sinks.function.registration`.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from penstock.errors import UsageError
 from penstock.kafka_client.option_values import Word
-from penstock.sinks.kafka.spec import SinkEnvelope, check_sink_name
-from penstock.units import parse_duration
+from penstock.sinks.shared_options import NamedSink, RetainLimit
+from penstock.sinks.words import SinkEnvelope
 
 __all__ = ["FunctionSink", "RowFormat"]
 
@@ -26,7 +25,7 @@ class RowFormat(Word):
     """A Spark DataFrame with the columns of ``format("penstock")``, ``rows=changes``."""
 
 
-class FunctionSink(BaseModel):
+class FunctionSink(NamedSink, RetainLimit):
     """Changes of one table, passed to a function."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -37,27 +36,10 @@ class FunctionSink(BaseModel):
     envelope: ClassVar[SinkEnvelope] = SinkEnvelope.CHANGES
     format: ClassVar[RowFormat] = RowFormat.DATAFRAME
 
-    name: str
-    source: str = Field(description="the name of the source, as the user gave it")
     table: str = Field(description="the local name of the table")
     function: str = Field(description="the function, as package.module:function")
     is_registered: bool = Field(description="whether the function is registered by a process, and is not imported")
     snapshot: bool = Field(default=True, description="whether the first call has the rows of the table")
-    retain_limit: str | None = Field(
-        default=None, description="how long history is retained for a sink that is behind; default: no limit"
-    )
-
-    @field_validator("name")
-    @classmethod
-    def _plain_name(cls, name: str) -> str:
-        return check_sink_name(name)
-
-    @field_validator("retain_limit")
-    @classmethod
-    def _is_a_duration(cls, text: str | None) -> str | None:
-        if text is not None:
-            parse_duration(text)
-        return text
 
     @model_validator(mode="after")
     def _importable(self) -> Self:
@@ -94,10 +76,6 @@ class FunctionSink(BaseModel):
     def place(self) -> str:
         """Return the function, for users."""
         return f"function {self.function}"
-
-    def retain_limit_span(self) -> timedelta | None:
-        """Return how long history is retained for a sink that is behind; None without a limit."""
-        return None if self.retain_limit is None else parse_duration(self.retain_limit)
 
     def statement(self) -> str:
         """Return the call in Python that creates the sink."""

@@ -32,7 +32,7 @@ from penstock.sinks.columns import SinkColumns, options_of_table
 from penstock.sinks.debezium import DebeziumTable, debezium_messages, with_transactions
 from penstock.sinks.delivery import Output, TableImages
 from penstock.sinks.encoding import MessageEncoder, MessageFormat, SchemaRegistration, encoder
-from penstock.sinks.kafka.spec import CleanupPolicy, Delivery, KafkaSink, SinkEnvelope, SinkFormat
+from penstock.sinks.kafka.spec import KafkaSink
 from penstock.sinks.kafka.topic_names import topic_name
 from penstock.sinks.kafka.topics import TopicSettings, ensure_positions_topic, ensure_topics
 from penstock.sinks.kafka.transaction_topic import TransactionTopic, transaction_topic_settings
@@ -44,6 +44,7 @@ from penstock.sinks.schemas.record_names import RecordName
 from penstock.sinks.transactions import transaction_messages
 from penstock.sinks.transform import Session, Transform
 from penstock.sinks.upsert import upsert_messages
+from penstock.sinks.words import CleanupPolicy, Delivery, SinkEnvelope, SinkFormat
 
 __all__ = ["KafkaOutput", "MessageWriter", "SinkSource", "TableEncoder", "topic_settings"]
 

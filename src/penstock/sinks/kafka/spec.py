@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -26,7 +25,6 @@ from penstock.fields import with_fields
 from penstock.kafka_client.connection import (
     ConnectionOptions,
     RegistryOptions,
-    Rule,
     apply_rules,
     checked_brokers,
     checked_topic,
@@ -37,12 +35,13 @@ from penstock.kafka_client.option_values import Word
 from penstock.kafka_client.secrets import SecretOption
 from penstock.kafka_client.tls import SaslOptions, SslOptions
 from penstock.name_suggestions import nearest
+from penstock.sinks.kafka.rules import CLAUSE_RULES, SECRET_RULES, SETTING_RULES, SINK_RULES, WHY_FIXED
 from penstock.sinks.kafka.topic_names import positions_topic_name
-from penstock.sources.interface import is_name
+from penstock.sinks.shared_options import NamedSink, RetainLimit
+from penstock.sinks.words import CleanupPolicy, Delivery, SinkEnvelope, SinkFormat, SubjectStrategy
 from penstock.sql.syntax.names import ColumnName, Name
 from penstock.sql.syntax.options import Keyword
-from penstock.sql.syntax.values import Cursor, Listed, Mapped, Span, Syntax, Text, alternatives
-from penstock.units import parse_duration
+from penstock.sql.syntax.values import Cursor, Listed, Mapped, Syntax, Text, alternatives
 
 if TYPE_CHECKING:
     from penstock.formats import RegistryAddress
@@ -50,78 +49,16 @@ if TYPE_CHECKING:
     from penstock.sinks.columns import ColumnOptions
 
 __all__ = [
-    "CleanupPolicy",
-    "Delivery",
     "KafkaSink",
     "KafkaSinkOptions",
     "KafkaSinkSqlOptions",
     "KeywordText",
-    "SinkEnvelope",
-    "SinkFormat",
-    "SubjectStrategy",
-    "check_sink_name",
 ]
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 _REDACTIONS = ("null", "hash", "last four")
 _FIXED_TEXT = "fixed:"
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-
-
-class SinkFormat(Word):
-    """The format of keys and values."""
-
-    JSON = "json"
-    """JSON; with a schema registry, with a registered JSON Schema."""
-    AVRO = "avro"
-    """Avro, with a schema registry."""
-    PROTOBUF = "protobuf"
-    """Protocol Buffers, with a schema registry."""
-
-
-class SinkEnvelope(Word):
-    """The messages of a change."""
-
-    UPSERT = "upsert"
-    """The row after the change, by key; a message without a value (a tombstone) for a deleted row."""
-    DEBEZIUM = "debezium"
-    """The record that Debezium's Postgres connector writes: `before`, `after`, `source`, `op`."""
-    CHANGES = "changes"
-    """One message for each change: the operation, its position, and the row before and after it."""
-    TRANSACTIONS = "transactions"
-    """One message for each transaction, with all its changes; a large transaction has several messages."""
-
-
-class Delivery(Word):
-    """What a consumer sees after a failure."""
-
-    EXACTLY_ONCE = "exactly once"
-    """Each change once, with `isolation.level=read_committed`: the position is in the Kafka transaction of the
-    messages."""
-    AT_LEAST_ONCE = "at least once"
-    """Some changes again: Spark writes the messages, in parallel tasks, and the home has the position."""
-
-
-class SubjectStrategy(Word):
-    """The subject of a schema in the registry."""
-
-    TOPIC = "topic"
-    """The name of the topic, with the suffix `-key` or `-value`."""
-    RECORD = "record"
-    """The name of the record."""
-    TOPIC_RECORD = "topic record"
-    """The name of the topic, a dash, and the name of the record."""
-
-
-class CleanupPolicy(Word):
-    """The cleanup policy of the topics that the sink creates."""
-
-    DELETE = "delete"
-    """Messages are deleted after the retention time of the topic."""
-    COMPACT = "compact"
-    """The last message of each key is kept."""
-    COMPACT_DELETE = "compact,delete"
-    """Both."""
 
 
 @dataclass(frozen=True)
@@ -205,11 +142,11 @@ class KafkaSinkSqlOptions(BaseModel):
 
     @model_validator(mode="after")
     def _clauses_together(self) -> Self:
-        apply_rules(self, _CLAUSE_RULES)
+        apply_rules(self, CLAUSE_RULES)
         return self
 
 
-class KafkaSinkOptions(ConnectionOptions):
+class KafkaSinkOptions(ConnectionOptions, RetainLimit):
     """Options of a Kafka sink other than brokers, topics, key, format and envelope."""
 
     model_config = _FROZEN
@@ -293,11 +230,6 @@ class KafkaSinkOptions(ConnectionOptions):
         description="compacted topic with the position of the sink; created if it is missing; default: "
         "penstock-sink-positions- and the name of the sink",
     )
-    retain_limit: Annotated[str | None, Span()] = Field(
-        default=None,
-        description="how long history is retained for a sink that is behind; after that it stops with an error; "
-        "default: no limit",
-    )
 
     @field_validator("include_columns", "exclude_columns")
     @classmethod
@@ -333,29 +265,18 @@ class KafkaSinkOptions(ConnectionOptions):
     def _a_transaction_topic(cls, name: str | None) -> str | None:
         return None if name is None else checked_topic(name)
 
-    @field_validator("retain_limit")
-    @classmethod
-    def _is_a_duration(cls, text: str | None) -> str | None:
-        if text is not None:
-            parse_duration(text)
-        return text
-
     @model_validator(mode="after")
     def _settings_together(self) -> Self:
-        apply_rules(self, _SETTING_RULES)
+        apply_rules(self, SETTING_RULES)
         return self
 
     def require_secrets(self) -> None:
         """Raise `UsageError` for a login without a password, or hashes without a key."""
         super().require_secrets()
-        apply_rules(self, _SECRET_RULES)
-
-    def retain_limit_span(self) -> timedelta | None:
-        """Return how long history is retained for a sink that is behind; None without a limit."""
-        return None if self.retain_limit is None else parse_duration(self.retain_limit)
+        apply_rules(self, SECRET_RULES)
 
 
-class KafkaSink(KafkaSinkSqlOptions, KafkaSinkOptions):
+class KafkaSink(KafkaSinkSqlOptions, KafkaSinkOptions, NamedSink):
     """Changes of one table, or of all tables of a source, written to Kafka topics."""
 
     model_config = _FROZEN
@@ -371,19 +292,12 @@ class KafkaSink(KafkaSinkSqlOptions, KafkaSinkOptions):
     )
     """Options that ``ALTER SINK … SET`` can change."""
 
-    name: str
-    source: str = Field(description="the name of the source, as the user gave it")
     table: str | None = Field(default=None, description="the local name of the table; None for all tables")
-
-    @field_validator("name")
-    @classmethod
-    def _plain_name(cls, name: str) -> str:
-        return check_sink_name(name)
 
     @model_validator(mode="after")
     def _halves_together(self) -> Self:
         validate_registry_options(self.schema_registry, self)
-        apply_rules(self, _SINK_RULES)
+        apply_rules(self, SINK_RULES)
         return self
 
     @classmethod
@@ -414,7 +328,7 @@ class KafkaSink(KafkaSinkSqlOptions, KafkaSinkOptions):
     @classmethod
     def why_fixed(cls, option: str) -> str:
         """Return why an option cannot be altered."""
-        return _FIXED.get(option, "consumers may depend on the messages that were already written")
+        return WHY_FIXED.get(option, "consumers may depend on the messages that were already written")
 
     def sql_options(self) -> KafkaSinkSqlOptions:
         """Return the options that are written as clauses."""
@@ -495,16 +409,6 @@ class KafkaSink(KafkaSinkSqlOptions, KafkaSinkOptions):
         return registry_address(self.schema_registry, self)
 
 
-def check_sink_name(name: str) -> str:
-    """Return the name of a sink; raise `UsageError` if it is invalid."""
-    if not is_name(name):
-        message = f"invalid sink name {name!r}"
-        raise UsageError(
-            message, "Use a lower-case letter, then lower-case letters, digits and underscores, at most 41 characters."
-        )
-    return name
-
-
 def _unique(names: tuple[str, ...], what: str) -> tuple[str, ...]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         message = f'{what} "{twice[0]}" specified more than once'
@@ -521,222 +425,3 @@ def _redaction(column: str, method: str) -> str:
         forms = alternatives([*(f"'{each}'" for each in _REDACTIONS), "'fixed:text'"])
         raise UsageError(message, nearest(method, _REDACTIONS, "'") or f"Use {forms}.")
     return method.casefold()
-
-
-# -- rules -------------------------------------------------------------------------------------------------------------
-
-_FIXED = {
-    "snapshot": "the sink has already started",
-    "allow_literal_secrets": "a secret in ALTER must be a reference",
-    "where": "rows that were left out before would still be missing",
-    "redact_key": "hashes of the same value would differ from those that were already written",
-    "positions_topic": "the position of the sink is in that topic",
-    "delivery": "the position of the sink would be in another place",
-    **dict.fromkeys(
-        ("create_topics", "partitions", "replication", "cleanup_policy"), "it applies only when topics are created"
-    ),
-}
-"""Why options cannot be altered."""
-
-
-def _hashes(options: KafkaSinkOptions) -> bool:
-    return "hash" in options.redact.values()
-
-
-def _excluded_and(options: KafkaSinkOptions, names: Mapping[str, str]) -> str:
-    """Return the first of these columns that option exclude_columns or include_columns leaves out."""
-    return next((name for name in names if _is_left_out(options, name)), "")
-
-
-def _is_left_out(options: KafkaSinkOptions, name: str) -> bool:
-    return name in options.exclude_columns or bool(options.include_columns and name not in options.include_columns)
-
-
-def _topic_setting(options: KafkaSinkOptions) -> str:
-    names = ("partitions", "replication", "cleanup_policy")
-    return next((name for name in names if getattr(options, name) is not None), "")
-
-
-_CLAUSE_RULES: tuple[Rule, ...] = (
-    (
-        lambda o: o.topic is not None and o.topic_prefix is not None,
-        "TOPIC and TOPIC PREFIX are mutually exclusive",
-        "Use TOPIC 'name' for one topic, or TOPIC PREFIX 'prefix' for a topic per table.",
-    ),
-    (
-        lambda o: o.envelope is SinkEnvelope.DEBEZIUM and o.format is SinkFormat.PROTOBUF,
-        "ENVELOPE DEBEZIUM is not available in FORMAT PROTOBUF, which would lose the scale of decimals",
-        "Use FORMAT AVRO or JSON, or another envelope.",
-    ),
-    (
-        lambda o: o.envelope is SinkEnvelope.TRANSACTIONS and o.format is not SinkFormat.JSON,
-        "ENVELOPE TRANSACTIONS requires FORMAT JSON",
-        "Use FORMAT JSON, or ENVELOPE CHANGES: a message for each change.",
-    ),
-    (
-        lambda o: o.envelope is SinkEnvelope.TRANSACTIONS and o.topic_prefix is not None,
-        "ENVELOPE TRANSACTIONS requires TOPIC, not TOPIC PREFIX: a transaction may change several tables",
-        "Use TOPIC 'name', or ENVELOPE CHANGES: a message for each change.",
-    ),
-    (
-        lambda o: o.envelope is SinkEnvelope.TRANSACTIONS and bool(o.key),
-        "KEY is invalid with ENVELOPE TRANSACTIONS: its messages contain the changes of many rows",
-        "Remove KEY, or use ENVELOPE CHANGES: a message for each change.",
-    ),
-    (
-        lambda o: o.envelope is SinkEnvelope.TRANSACTIONS and o.schema_registry is not None,
-        "ENVELOPE TRANSACTIONS has no registered schema: its messages contain rows of several tables",
-        "Remove USING SCHEMA REGISTRY.",
-    ),
-    (
-        lambda o: o.format is not SinkFormat.JSON and o.schema_registry is None and o.format.value.upper(),
-        "FORMAT {option} requires a schema registry",
-        "Add USING SCHEMA REGISTRY 'https://…', or use FORMAT JSON.",
-    ),
-    (
-        lambda o: o.topic is None and o.topic_prefix is None,
-        "missing TOPIC clause",
-        "Add TOPIC 'name' for one topic, or TOPIC PREFIX 'prefix' for a topic per table.",
-    ),
-)
-_SETTING_RULES: tuple[Rule, ...] = (
-    (
-        lambda o: bool(o.include_columns and o.exclude_columns),
-        'options "include_columns" and "exclude_columns" are mutually exclusive',
-        "Use only one of them.",
-    ),
-    (
-        lambda o: _excluded_and(o, o.redact),
-        'column "{option}" in option "redact" is not among the columns of the sink',
-        "Remove the column from that option: a column that is left out needs no redaction.",
-    ),
-    (
-        lambda o: _excluded_and(o, o.rename_columns),
-        'column "{option}" in option "rename_columns" is not among the columns of the sink',
-        "Remove the column from that option.",
-    ),
-    (
-        lambda o: o.redact_key is not None and not _hashes(o),
-        "option \"redact_key\" requires a column with redaction 'hash'",
-        "Remove the option, or set option redact = (column = 'hash').",
-    ),
-    (
-        lambda o: "" if o.create_topics else _topic_setting(o),
-        'option "{option}" applies only to topics that the sink creates, and option "create_topics" is false',
-        "Remove one of the two options.",
-    ),
-)
-_SECRET_RULES: tuple[Rule, ...] = (
-    (
-        lambda o: _hashes(o) and o.redact_key is None,
-        "redaction 'hash' requires option \"redact_key\"",
-        "Set option \"redact_key\" to a reference: 'env:NAME' or 'file:PATH'.",
-    ),
-)
-_SINK_RULES: tuple[Rule, ...] = (
-    (
-        lambda o: o.table is None and o.topic is not None and o.envelope is SinkEnvelope.UPSERT,
-        "ENVELOPE UPSERT requires a topic per table: the keys of several tables would be mixed in one topic",
-        "Use TOPIC PREFIX 'prefix', or FROM source.table.",
-    ),
-    (
-        lambda o: o.table is None and bool(o.key),
-        "KEY requires a single table",
-        "Use FROM source.table; or remove KEY, to use the primary key of each table.",
-    ),
-    (
-        lambda o: o.table is None and o.where is not None,
-        'option "where" requires a single table',
-        "Use FROM source.table, with a sink for each table.",
-    ),
-    (
-        lambda o: o.table is None and o.transform is not None,
-        'option "transform" requires a single table',
-        "Use FROM source.table, with a sink for each table.",
-    ),
-    (
-        lambda o: o.transform is not None and o.envelope is SinkEnvelope.DEBEZIUM,
-        'option "transform" is invalid with ENVELOPE DEBEZIUM, whose messages describe the table upstream',
-        "Use another envelope, or remove the option.",
-    ),
-    (
-        lambda o: next((name for name in o.key if _is_left_out(o, name)), ""),
-        'KEY column "{option}" is not among the columns of the sink',
-        "Include the column, or use another key.",
-    ),
-    (
-        lambda o: o.json_schemas and (o.format is not SinkFormat.JSON or o.envelope is not SinkEnvelope.DEBEZIUM),
-        'option "json_schemas" requires FORMAT JSON and ENVELOPE DEBEZIUM',
-        "Remove the option, or use FORMAT JSON and ENVELOPE DEBEZIUM.",
-    ),
-    (
-        lambda o: o.json_schemas and o.schema_registry is not None,
-        'option "json_schemas" is invalid with a schema registry, which has the schemas already',
-        "Remove the option, or USING SCHEMA REGISTRY.",
-    ),
-    (
-        lambda o: not o.tombstones and o.envelope is SinkEnvelope.UPSERT,
-        'option "tombstones" cannot be false with ENVELOPE UPSERT: tombstones are its messages of deleted rows',
-        "Remove the option, or use another envelope.",
-    ),
-    (
-        lambda o: not o.tombstones and o.envelope is not SinkEnvelope.DEBEZIUM,
-        'option "tombstones" requires ENVELOPE DEBEZIUM; other envelopes than UPSERT have no tombstones',
-        "Remove the option.",
-    ),
-    (
-        lambda o: o.provide_transaction_metadata and o.envelope is not SinkEnvelope.DEBEZIUM,
-        'option "provide_transaction_metadata" requires ENVELOPE DEBEZIUM',
-        "Remove the option, or use ENVELOPE TRANSACTIONS: one message for each transaction.",
-    ),
-    (
-        lambda o: o.transaction_topic is not None and not o.provide_transaction_metadata,
-        'option "transaction_topic" requires option "provide_transaction_metadata"',
-        "Set provide_transaction_metadata = true, or remove the option.",
-    ),
-    (
-        lambda o: o.metadata_topic if o.metadata_topic in (o.topic, o.topic_of_positions()) else "",
-        'the transaction topic "{option}" is already the topic of the messages or of the positions',
-        'Set option "transaction_topic" to another topic.',
-    ),
-    (
-        lambda o: o.subject_strategy is not SubjectStrategy.TOPIC and o.schema_registry is None,
-        'option "subject_strategy" requires a schema registry',
-        "Add USING SCHEMA REGISTRY 'https://…', or remove the option.",
-    ),
-    (
-        lambda o: (
-            o.subject_strategy is SubjectStrategy.TOPIC
-            and o.schema_registry is not None
-            and o.table is None
-            and o.topic is not None
-        ),
-        "tables that share a topic have several schemas, and option \"subject_strategy\" 'topic' allows one per topic",
-        "Set option \"subject_strategy\" to 'topic record' or 'record', or use TOPIC PREFIX 'prefix'.",
-    ),
-    (
-        lambda o: o.delivery is Delivery.AT_LEAST_ONCE and o.envelope is SinkEnvelope.TRANSACTIONS,
-        "ENVELOPE TRANSACTIONS requires option \"delivery\" 'exactly once': its messages are whole transactions",
-        "Use 'exactly once', the default, or another envelope.",
-    ),
-    (
-        lambda o: o.delivery is Delivery.AT_LEAST_ONCE and o.transform is not None,
-        'option "transform" requires option "delivery" \'exactly once\'',
-        "Remove one of the two options.",
-    ),
-    (
-        lambda o: o.delivery is Delivery.AT_LEAST_ONCE and o.provide_transaction_metadata,
-        'option "provide_transaction_metadata" requires option "delivery" \'exactly once\'',
-        "Remove one of the two options.",
-    ),
-    (
-        lambda o: o.delivery is Delivery.AT_LEAST_ONCE and o.positions_topic is not None,
-        'option "positions_topic" requires option "delivery" \'exactly once\'; otherwise the position is in the home',
-        "Remove one of the two options.",
-    ),
-    (
-        lambda o: o.topic == o.topic_of_positions(),
-        'option "positions_topic" is the topic of the messages',
-        "Use another topic for one of them.",
-    ),
-)

@@ -41,8 +41,8 @@ from confluent_kafka.cimpl import NewTopic
 from penstock.changelog.kafka.clients import MISSING, cause_of
 from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
 from penstock.name_suggestions import nearest
-from penstock.sinks.kafka.spec import CleanupPolicy
 from penstock.sinks.kafka.topic_names import check_topic_name
+from penstock.sinks.words import CleanupPolicy
 from penstock.sources.findings import Finding, error, warning
 
 __all__ = ["TopicSettings", "check_topics", "ensure_positions_topic", "ensure_topics"]
