@@ -99,6 +99,58 @@ def test_table_of_the_topic_equals_the_table(
     until(lambda: comparable(shop.live().table("copy.copy")) == expected, "equal tables")
 
 
+CHANGE = f"op string, table string, ordinal bigint, before struct<{COLUMNS}>, after struct<{COLUMNS}>"
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("envelope", "form"),
+    [("changes", "json"), ("changes", "avro"), ("changes", "protobuf"), ("transactions", "json")],
+)
+def test_history_of_the_topic_leads_to_the_table(
+    envelope: str,
+    form: str,
+    start_spark_shop: Callable[..., Shop],
+    broker: SharedBroker,
+    registry: SharedRegistry,
+) -> None:
+    """The messages form a table of changes; the last one of each row gives the table upstream."""
+    shop, topic = start_spark_shop(f"{TABLE}; ALTER TABLE public.typed REPLICA IDENTITY FULL"), unique("trip")
+    used: dict[str, Any] = {"schema_registry": registry.url} if form != "json" else {}
+    shop.home.create_sink(
+        "out", "shop.typed", broker=broker.bootstrap, topic=topic, envelope=envelope, format=form, **used
+    )
+    until(lambda: (record := shop.catalog.sinks.get("out")) and record.started, "the sink to start")
+    for change in CHANGES:
+        shop.database.execute(change)
+    until(lambda: delivered(shop), "the sink to deliver everything")
+    if form != "json":
+        clause = f"VALUE FORMAT {form} USING SCHEMA REGISTRY '{registry.url}'"
+    elif envelope == "changes":
+        clause = f"VALUE FORMAT JSON COLUMNS (position string, {CHANGE})"
+    else:
+        clause = f"VALUE FORMAT JSON COLUMNS (position string, part int, changes array<struct<{CHANGE}>>)"
+    where = f"FROM KAFKA BROKER '{broker.bootstrap}' TOPIC '{topic}'"
+    shop.home.sql(f"CREATE SOURCE copy {where} {clause} ENVELOPE NONE")
+    until(lambda: "live" in states(shop, "copy"), "the topic to be read")
+    expected = comparable(shop.live().table("shop.typed"))
+    until(lambda: comparable(rows_after(shop.live().table("copy.copy"))) == expected, "equal tables")
+
+
+def rows_after(history: DataFrame) -> DataFrame:
+    """Return the rows that a table has after all its changes, from messages of ENVELOPE CHANGES or TRANSACTIONS."""
+    if "changes" in history.columns:
+        history = history.select("position", F.explode("changes").alias("change")).select("position", "change.*")
+    halves = [F.lpad(F.split("position", "/")[half], 8, "0") for half in (0, 1)]
+    at = F.struct(*halves, F.coalesce("ordinal", F.lit(0)))  # positions are hexadecimal numbers
+    old = history.where("before IS NOT NULL").select(F.col("before.id").alias("key"), at.alias("at"), F.lit(0), "after")
+    new = history.where("after IS NOT NULL").select(F.col("after.id").alias("key"), at.alias("at"), F.lit(1), "after")
+    gone = old.withColumn("after", F.lit(None).cast(old.schema["after"].dataType))
+    events = gone.union(new).toDF("key", "at", "step", "after")
+    last = events.groupBy("key").agg(F.max_by("after", F.struct("at", "step")).alias("after"))
+    return last.where("after IS NOT NULL").select("after.*")
+
+
 def delivered(shop: Shop) -> bool:
     """Return whether the sink has delivered all that was committed before this call."""
     lsn = Lsn.parse(shop.database.execute("SELECT pg_current_wal_lsn()::text")[0][0])
