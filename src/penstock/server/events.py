@@ -40,7 +40,8 @@ def events_routes(context: ServerContext) -> list[BaseRoute]:
             finally:
                 streams.discard(mark)
 
-        return StreamingResponse(stream(), media_type="text/event-stream")
+        unbuffered = {"x-accel-buffering": "no"}  # by a proxy such as nginx
+        return StreamingResponse(stream(), headers=unbuffered, media_type="text/event-stream")
 
     return [Route("/api/events", events)]
 
