@@ -23,7 +23,7 @@ _BUCKET_SECONDS = 8.0
 _COARSE = 450
 """Averages: enough for the rest of the hour."""
 
-Point = dict[str, dict[str, float | None]]
+_Point = dict[str, dict[str, float | None]]
 _Names = tuple[tuple[str, str], ...]
 
 
@@ -45,7 +45,7 @@ class History:
     _counts: dict[str, float] = field(default_factory=dict)
     _counted_at: float | None = None
 
-    def add(self, at: float, document: Mapping[str, Any]) -> Point:
+    def add(self, at: float, document: Mapping[str, Any]) -> _Point:
         """Add the status at a time, in seconds since the epoch; return its values, by series and metric."""
         point = self._point(at, document)
         names = tuple((series, metric) for series, metrics in point.items() for metric in metrics)
@@ -74,9 +74,9 @@ class History:
             self._bucket = []
         self._bucket.append(row)
 
-    def _point(self, at: float, document: Mapping[str, Any]) -> Point:
+    def _point(self, at: float, document: Mapping[str, Any]) -> _Point:
         counts: dict[str, float] = {}
-        point: Point = {}
+        point: _Point = {}
         seconds = at - self._counted_at if self._counted_at is not None else 0.0
 
         def rate(series: str, count: float | None) -> float | None:
@@ -108,7 +108,7 @@ class History:
         return point
 
 
-def _values(point: Point) -> Iterator[float | None]:
+def _values(point: _Point) -> Iterator[float | None]:
     return (value for metrics in point.values() for value in metrics.values())
 
 

@@ -2,7 +2,7 @@
 
 ::
 
-    connected, or first byte of a request ─▶ headers complete    HEADER_SECONDS
+    connected, or first byte of a request ─▶ headers complete    HEADER_SECONDS; HEADER_BYTES (uvicorn)
     body                                                         `security.BODY_SECONDS`
     client does not read the response                            STALLED_SECONDS
     idle between requests                                        KEEP_ALIVE_SECONDS (uvicorn)
@@ -16,9 +16,10 @@ import asyncio
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["CONNECTIONS", "KEEP_ALIVE_SECONDS", "LimitedProtocol"]
+__all__ = ["CONNECTIONS", "HEADER_BYTES", "KEEP_ALIVE_SECONDS", "LimitedProtocol"]
 
 CONNECTIONS = 100
+HEADER_BYTES = 16 << 10
 KEEP_ALIVE_SECONDS = 15
 
 

@@ -116,7 +116,7 @@ def over_socket(app: ASGIApp) -> ASGIApp:
 def _config(app: ASGIApp) -> Config:
     from uvicorn import Config
 
-    from penstock.server.protocol import CONNECTIONS, KEEP_ALIVE_SECONDS, LimitedProtocol
+    from penstock.server.protocol import CONNECTIONS, HEADER_BYTES, KEEP_ALIVE_SECONDS, LimitedProtocol
 
     return Config(
         app,
@@ -130,6 +130,7 @@ def _config(app: ASGIApp) -> Config:
         access_log=False,
         proxy_headers=False,
         server_header=False,
+        h11_max_incomplete_event_size=HEADER_BYTES,
         limit_concurrency=CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_GRACE_SECONDS,

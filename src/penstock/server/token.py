@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 
 from penstock.errors import UsageError
@@ -46,11 +45,9 @@ class Token:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self.matches(given.strip())
-        try:
-            morsel = SimpleCookie(headers.get("cookie", "")).get(self.cookie_name)
-        except CookieError:
-            return False
-        return morsel is not None and hmac.compare_digest(self._cookie.encode(), morsel.value.encode())
+        pairs = (piece.partition("=") for piece in headers.get("cookie", "").split(";"))
+        cookies = [value.strip() for name, _, value in pairs if name.strip() == self.cookie_name]
+        return any(hmac.compare_digest(self._cookie.encode(), cookie.encode()) for cookie in cookies)
 
 
 def read_token(path: Path) -> Token:
