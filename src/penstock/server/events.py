@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -54,9 +55,15 @@ async def _events(sampler: Sampler) -> AsyncIterator[bytes]:
             if sent is None:
                 yield _event("history", sampler.history.as_json())
             sent = sampler.latest
-            yield _event("status", {"status": sent.document, "history": {"at": sent.at, "series": sent.point}})
+            yield _status_event(sent)
         elif not await sampler.wait(_HEARTBEAT_SECONDS):
             yield b": still here\n\n"
+
+
+@functools.lru_cache(maxsize=1)
+def _status_event(sample: Sample) -> bytes:
+    """Return the event of a sample; it is encoded once for all clients."""
+    return _event("status", {"status": sample.document, "history": {"at": sample.at, "series": sample.point}})
 
 
 def _event(name: str, data: dict[str, Any]) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,8 @@ _FINE = 240
 _BUCKET_SECONDS = 8.0
 _COARSE = 450
 """Averages: enough for the rest of the hour."""
+_DIGITS = 3
+"""Decimals of rates and averages."""
 
 _Point = dict[str, dict[str, float | None]]
 _Names = tuple[tuple[str, str], ...]
@@ -61,9 +63,7 @@ class History:
         """Return the points of all series that exist now: ``{"at": […], "series": {name: {metric: […]}}}``."""
         rows = [*self._coarse, *self._bucket[-1:], *self._fine]
         series: dict[str, dict[str, list[float | None]]] = {}
-        columns = [dict(zip(row.names, row.values, strict=True)) for row in rows]
-        for name, metric in self._names:
-            values = [column.get((name, metric), math.nan) for column in columns]
+        for (name, metric), values in zip(self._names, _columns(rows, self._names), strict=True):
             series.setdefault(name, {})[metric] = [None if math.isnan(value) else value for value in values]
         return {"at": [row.at for row in rows], "series": series}
 
@@ -85,7 +85,9 @@ class History:
                 return None
             counts[series] = count
             before = self._counts.get(series)
-            return (count - before) / seconds if before is not None and count >= before and seconds > 0 else None
+            if before is None or count < before or seconds <= 0:
+                return None
+            return round((count - before) / seconds, _DIGITS)
 
         for source in document["sources"]:
             rates = []
@@ -95,7 +97,7 @@ class History:
                 rates.append(point[series]["rate"])
             known = [each for each in rates if each is not None]
             point[f"source:{source['name']}"] = {
-                "rate": sum(known) if known else None,
+                "rate": round(sum(known), _DIGITS) if known else None,
                 "lag_ms": source["latency_ms"],
                 "lag_bytes": source["lag_bytes"],
                 "retained_bytes": (source.get("slot") or {}).get("retained_bytes"),
@@ -116,12 +118,23 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
+def _columns(rows: Sequence[_Row], names: _Names) -> Iterator[list[float]]:
+    """Yield the values of each series in all samples; NaN where a sample does not have it."""
+    indexes: dict[_Names, list[int | None]] = {}
+    for row in rows:
+        if row.names not in indexes:
+            positions = {name: index for index, name in enumerate(row.names)}
+            indexes[row.names] = [positions.get(name) for name in names]
+    found = [(row.values, indexes[row.names]) for row in rows]
+    for number in range(len(names)):
+        places = ((values, index[number]) for values, index in found)
+        yield [math.nan if place is None else values[place] for values, place in places]
+
+
 def _average(rows: list[_Row]) -> _Row:
     """Return the averages of the known values of some samples, with the names of the last one."""
-    names = rows[-1].names
-    columns = [dict(zip(row.names, row.values, strict=True)) for row in rows]
-    values = array("d")
-    for name in names:
-        known = [column[name] for column in columns if name in column and not math.isnan(column[name])]
-        values.append(sum(known) / len(known) if known else math.nan)
-    return _Row(rows[-1].at, names, values)
+    averages = array("d")
+    for values in _columns(rows, rows[-1].names):
+        known = [value for value in values if not math.isnan(value)]
+        averages.append(round(sum(known) / len(known), _DIGITS) if known else math.nan)
+    return _Row(rows[-1].at, rows[-1].names, averages)

@@ -26,7 +26,7 @@ _SHARE = 3
 """After reading for t seconds, wait at least this many times t."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sample:
     """The status at one time (seconds since the epoch), its JSON document, and its point of the history."""
 
@@ -100,7 +100,7 @@ class Sampler:
     def _sampled(self) -> tuple[float, HomeStatus, dict[str, Any]] | PenstockError:
         try:
             status = self._read()
-            return time.time(), status, status.as_json()
+            return round(time.time(), 3), status, status.as_json()
         except Exception as error:
             return penstock_error(error)
 
