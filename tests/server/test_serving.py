@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import stat
@@ -23,7 +24,7 @@ from penstock.errors import DefiniteError, UsageError
 from penstock.home import Home
 from penstock.server import address as address_module
 from penstock.server import app
-from penstock.server.address import check_listen, running_server
+from penstock.server.address import check_listen, listening, running_server
 from penstock.server.context import ServerContext
 from penstock.server.serving import serve
 from penstock.testing.waiting import PATIENCE, until
@@ -110,6 +111,15 @@ def test_url_of_all_interfaces_works_on_this_machine(home: Home) -> None:
         assert client.get("/api/status").status_code == 401
 
 
+def test_responses_are_sent_without_delay(home: Home) -> None:
+    """Headers and body are two packets; without TCP_NODELAY the second waits 40 ms for the client to acknowledge."""
+    with listening(home.path, ANY_PORT, has_token=False) as listener, socket.socket() as client:
+        client.connect(listener.tcp.getsockname())
+        accepted, _ = listener.tcp.accept()
+        with accepted:
+            assert accepted.proto == socket.IPPROTO_TCP, "asyncio sets TCP_NODELAY on such sockets only"
+
+
 # -- the Unix socket and the address file -----------------------------------------------------------------------------
 
 
@@ -182,6 +192,16 @@ def test_damaged_address_file(home: Home, text: str) -> None:
         assert running_server(home.path) == serving.address
 
 
+def test_address_file_that_names_another_file(home: Home, tmp_path: Path) -> None:
+    (home.path / "run").mkdir()
+    (tmp_path / "precious").touch()
+    document = {"pid": 1, "url": "http://127.0.0.1:1", "socket": str(tmp_path / "precious")}
+    (home.path / "run" / "server.json").write_text(json.dumps(document))
+    assert running_server(home.path) is None
+    with serve(home, no_spark, ANY_PORT):
+        assert (tmp_path / "precious").exists()
+
+
 # -- stopping ---------------------------------------------------------------------------------------------------------
 
 
@@ -207,7 +227,9 @@ def test_event_streams_end_when_the_server_stops(home: Home) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "penstock-http"]
 
 
-def test_requests_that_do_not_end_are_cancelled(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_that_do_not_end_are_cancelled(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A query that streams for hours must not block the stop."""
     state: list[str] = []
 
@@ -239,7 +261,14 @@ def test_requests_that_do_not_end_are_cancelled(home: Home, monkeypatch: pytest.
         with pytest.raises(httpx.RemoteProtocolError):
             next(chunks)
     assert state == ["started", "cancelled"]
+    assert caplog.text == "", "a stop is no error"
     assert not [thread for thread in threading.enumerate() if thread.name == "penstock-http"]
+
+
+def test_error_of_the_caller_is_not_changed(home: Home) -> None:
+    with pytest.raises(OSError, match="disk full"), serve(home, no_spark, ANY_PORT):
+        raise OSError("disk full")
+    assert running_server(home.path) is None
 
 
 def test_stop_before_the_first_request(home: Home) -> None:

@@ -122,7 +122,7 @@ def _resolved(listen: str, has_token: bool) -> tuple[socket.AddressFamily, tuple
 
 
 def _bound(family: socket.AddressFamily, where: tuple[str, int], listen: str) -> socket.socket:
-    opened = socket.socket(family, socket.SOCK_STREAM)
+    opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY only then
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind(where)
@@ -155,24 +155,32 @@ def _open_unix(home: Path) -> Iterator[tuple[socket.socket, Path]]:
         folder = Path(tempfile.mkdtemp(prefix="penstock-"))  # mode 0700
         path = folder / "server.sock"
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as opened:
-            path.unlink(missing_ok=True)
-            opened.bind(str(path))
-            path.chmod(0o600)  # before listen: no connection is accepted earlier
-            opened.listen(_BACKLOG)
+        with _bound_unix(path) as opened:
             yield opened, path
-    except OSError as error:
-        message = f"the socket {path} cannot be used: {error.strerror}"
-        raise DefiniteError(message, "Use a home on a local file system (--home).") from error
     finally:
         path.unlink(missing_ok=True)
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _bound_unix(path: Path) -> socket.socket:
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        opened.bind(str(path))
+        path.chmod(0o600)  # before listen: no connection is accepted earlier
+        opened.listen(_BACKLOG)
+    except OSError as error:
+        opened.close()
+        message = f"the socket {path} cannot be used: {error.strerror}"
+        raise DefiniteError(message, "Use a home on a local file system (--home).") from error
+    return opened
+
+
 def _remove_stale(home: Path) -> None:
     left = _recorded(home)
-    if left is not None and not _accepts(left.socket):
+    if left is not None and Path(left.socket).is_socket() and not _accepts(left.socket):
         path = Path(left.socket)
         path.unlink(missing_ok=True)
         if path.parent.name.startswith("penstock-"):

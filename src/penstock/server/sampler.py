@@ -72,7 +72,7 @@ class Sampler:
                 message = "Penstock is stopping"
                 raise TransientError(message, "Start it again: penstock run")
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
         assert self.latest is not None
         return self.latest
 

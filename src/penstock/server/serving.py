@@ -126,7 +126,7 @@ def _config(app: ASGIApp) -> Config:
         lifespan="off",
         interface="asgi3",
         log_config=None,
-        log_level="error",
+        log_level="critical",  # the middleware logs errors, without their texts; uvicorn would print stacks
         access_log=False,
         proxy_headers=False,
         server_header=False,
