@@ -37,7 +37,7 @@ BASE = {
 }
 LOWER = BASE | {"changelog", "formats", "envelopes"}
 DATA = LOWER | {"sources", "spark"}
-FACES = {"cli", "web"}
+FACES = {"cli", "server"}
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(BASE, BASE),
     "changelog": BASE,
@@ -57,8 +57,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sql": BASE | {"sql/syntax", "sources", "sinks", "catalog", "engine"},
     "home": DATA | {"kafka_client", "tables", "sinks", "catalog", "engine", "sql", "sql/syntax"},
     "demo": BASE | {"embedded", "home"},
-    "cli": BASE | {"home", "engine", "sql", "demo"},
-    "web": BASE | {"home", "engine"},
+    "server": BASE | {"home", "engine", "sql"},
+    "cli": BASE | {"home", "engine", "sql", "demo", "server"},
 }
 API = {"home", "home_operations", "live", "views", "executor"}
 """The Python API: modules right in `penstock` that are one layer, `home`."""

@@ -7,7 +7,7 @@
     CheckReport ─▶ check.md          PostgresOptions ─▶ source-options.md   transaction_json ─▶ tail.md
     VerifyReport ─▶ verify.md        options of other kinds ─▶ other-sources.md
     statements.py, options ─▶ sql.md KafkaWithOptions ─▶ kafka-options.md   DETECTED ─▶ detected.md
-    KafkaSink ─▶ sinks.md
+    KafkaSink ─▶ sinks.md            routes of the server ─▶ http.md
 
 Each page is a module with a function `page`. The module also contains the texts that the code does not, such as a
 description of each status field and of each type. A field or type without one raises `KeyError`, so a page cannot
@@ -24,6 +24,7 @@ from docs.generate import (
     cli,
     detected,
     errors,
+    http,
     kafka_options,
     other_sources,
     sinks,
@@ -62,6 +63,7 @@ def pages() -> dict[str, str]:
         "sql.md": sql.page,
         "sinks.md": sinks.page,
         "detected.md": detected.page,
+        "http.md": http.page,
     }
     return {name: f"{_MADE}\n\n{make().strip()}\n" for name, make in makers.items()}
 

@@ -19,6 +19,7 @@ from penstock.cli.run import run
 from penstock.cli.sql import sql
 from penstock.cli.status import status
 from penstock.cli.tail import tail
+from penstock.cli.ui import ui
 from penstock.cli.verify import verify
 from penstock.engine.error_policy import as_penstock_error
 from penstock.errors import DefiniteError, PenstockError
@@ -34,7 +35,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (demo, run, check, sql, status, tail, verify, repair, drop):
+for command in (demo, run, check, sql, status, ui, tail, verify, repair, drop):
     app.command()(command)
 
 

@@ -37,11 +37,16 @@ from penstock.cli.spark_session import start_spark, stop_spark, waiting
 from penstock.cli.sql import read_script
 from penstock.cli.status import render
 from penstock.engine.check import is_database_url
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
 from penstock.home import Home, open_home
+from penstock.server.address import check_listen, running_server
+from penstock.server.token import read_token
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from penstock.engine.runner import HomeRunner
+    from penstock.server.serving import Serving
 
 __all__ = ["run"]
 
@@ -68,6 +73,18 @@ def run(
     log: LogOption = None,
     retain_history: HistoryOption = None,
     snapshot: SnapshotOption = SnapshotChoice.PARALLEL,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Serve the status page here. Default: 127.0.0.1:7878, or the next free port. Other machines can "
+            "connect only with --token-file.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="A file with the token that HTTP clients must send.")
+    ] = None,
     debug: DebugOption = False,
 ) -> None:
     """Capture the tables of a database, and run all sources of the home, until Ctrl-C.
@@ -76,6 +93,8 @@ def run(
     statements describes the sources and sinks of the home: missing ones are created. Stops cleanly, and resumes exactly
     where it stopped. The password comes from PGPASSWORD, from ~/.pgpass, or from the reference in --password.
 
+    Serves a status page, metrics and an HTTP API meanwhile; `penstock ui` opens the page.
+
     Several databases with the same tables are the shards of one source, named by --name. Its tables have the additional
     column penstock_shard.
 
@@ -83,8 +102,13 @@ def run(
 
     Example: penstock run sources.sql
     """
+    from penstock.server.serving import serve
+
     console = Console(stderr=True)
     opened = open_home(home)
+    token = read_token(token_file) if token_file else None
+    check_listen(listen, has_token=token is not None)
+    _require_idle(opened)
     left = opened.recover()
     options = source_options(
         *(password, schema, table, exclude_column, text_column, publication, slot, rules, partitions, failover),
@@ -100,16 +124,36 @@ def run(
         message = "source options require a database URL"
         raise UsageError(message, "For example: penstock run postgresql://user@host/database")
     _require_sources(console, opened, left)
-    with Interrupt() as interrupt:
+    started: list[SparkSession] = []
+    with Interrupt() as interrupt, serve(opened, lambda: _started(started), listen, token) as serving:
+        console.print(f"status page: {serving.address.url}", highlight=False)
         spark = start_spark()
+        started.append(spark)
         try:
             with opened.run(spark, _printer(console)) as running:
                 show_copy(console, opened, running, interrupt)
-                _show_status(console, opened, running, interrupt)
+                _show_status(console, opened, running, serving, interrupt)
                 with waiting("stopping"):
                     running.stop()
         finally:
             stop_spark(spark)
+
+
+def _started(started: list[SparkSession]) -> SparkSession:
+    """Return the session, for the server; raise `TransientError` while it is being started."""
+    if not started:
+        message = "Spark is starting"
+        raise TransientError(message, "Try again in a few seconds.")
+    return started[0]
+
+
+def _require_idle(home: Home) -> None:
+    """Raise `DefiniteError` with the URL of the status page, if another process runs this home."""
+    server = running_server(home.path)
+    if server is not None:
+        message = f"another Penstock (pid {server.pid}) is using the home {home.path}"
+        hint = f"Its status page is at {server.url} – stop it first, or use another home (--home)."
+        raise DefiniteError(message, hint)
 
 
 def _require_sources(console: Console, home: Home, left: list[PenstockError]) -> None:
@@ -164,10 +208,11 @@ def _printer(console: Console) -> Callable[[str], None]:
     return lambda text: console.print(text, highlight=False, markup=False)
 
 
-def _show_status(console: Console, home: Home, running: HomeRunner, interrupt: Interrupt) -> None:
+def _show_status(console: Console, home: Home, running: HomeRunner, serving: Serving, interrupt: Interrupt) -> None:
     """Show the status once a second, until Ctrl-C or until a source fails permanently."""
     with Live(console=console, auto_refresh=False, transient=True) as view:
         while not interrupt.wait(1.0):
             running.check()
+            serving.check()
             if console.is_terminal:
                 view.update(render(home.status()), refresh=True)

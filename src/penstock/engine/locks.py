@@ -3,6 +3,7 @@
 ::
 
     lock               the process that runs the home
+    server.lock        the process that serves the home over HTTP: ``penstock run``, also while Spark is starting
     making             the process that creates, drops or recovers sources, so that no other process takes a create in
                        progress for one whose process died
     source-NAME.lock   the process that captures and applies a source; its capture process inherits the lock, and may
@@ -23,7 +24,16 @@ from pathlib import Path
 from penstock.errors import DefiniteError, TransientError
 from penstock.layout import run_path
 
-__all__ = ["SourceLock", "hold_home", "holder", "lifecycle_lock", "source_holder", "take_source", "try_lifecycle_lock"]
+__all__ = [
+    "SourceLock",
+    "hold_home",
+    "hold_server",
+    "holder",
+    "lifecycle_lock",
+    "source_holder",
+    "take_source",
+    "try_lifecycle_lock",
+]
 
 _LIFECYCLE_LOCK_SECONDS = 60.0
 _POLL_SECONDS = 0.05
@@ -34,9 +44,22 @@ _PROBE_SECONDS = 0.3
 @contextmanager
 def hold_home(home: Path) -> Iterator[None]:
     """Hold the lock of the process that runs the home; raise `DefiniteError` with the pid of another holder."""
-    handle = _take(home, "lock", _PROBE_SECONDS)
+    with _hold(home, "lock"):
+        yield
+
+
+@contextmanager
+def hold_server(home: Path) -> Iterator[None]:
+    """Hold the lock of the process that serves the home; raise `DefiniteError` with the pid of another holder."""
+    with _hold(home, "server.lock"):
+        yield
+
+
+@contextmanager
+def _hold(home: Path, name: str) -> Iterator[None]:
+    handle = _take(home, name, _PROBE_SECONDS)
     if handle is None:
-        message = f"another Penstock (pid {holder(home) or 'unknown'}) is using the home {home}"
+        message = f"another Penstock (pid {_holder(home, name) or 'unknown'}) is using the home {home}"
         raise DefiniteError(message, "Stop it first, or use another home (--home).")
     try:
         yield
