@@ -39,10 +39,11 @@ from penstock.sinks.function.spec import FunctionSink
 from penstock.sinks.kafka.spec import Delivery, KafkaSink, SinkEnvelope
 from penstock.sinks.kafka.topic_names import topic_name
 from penstock.sources.findings import Finding, error
-from penstock.tables.interface import TableStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from penstock.tables.interface import TableStore
 
 __all__ = [
     "AnySink",

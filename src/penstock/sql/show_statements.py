@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from penstock.catalog.repairs import Repair
 from penstock.engine.status import HomeStatus
-from penstock.engine.verify import VerifyReport, VerifyTable
+
+if TYPE_CHECKING:
+    from penstock.engine.verify import VerifyReport, VerifyTable
 
 __all__ = [
     "Answer",
