@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,9 +76,12 @@ if TYPE_CHECKING:
 
     from penstock.engine.as_of import AsOf
     from penstock.home_operations import HomeOperations
+    from penstock.live import Live
 
 
 __all__ = [
+    "READ_ONLY",
+    "Query",
     "completions",
     "create_described_sink",
     "create_described_source",
@@ -100,10 +104,30 @@ def parsed(text: str, begins: StartPosition | None = None) -> Statement | None:
     return parse(text, {name: each.source for name, each in kinds().items()}, begins)
 
 
+@dataclass(frozen=True)
+class Query:
+    """A query: the live view that it reads, which retains the history that its rows need, and its rows."""
+
+    view: Live
+    rows: DataFrame
+
+
+READ_ONLY = (ShowSources, ShowTables, ShowSinks, ShowErrors, ShowRepairs, ShowCreate, ShowCreateSink)
+"""The statements that neither change anything nor connect to a server."""
+
+
 def execute_all(
-    home: HomeOperations, script: str, spark: Callable[[], SparkSession], as_of: AsOf | None = None
-) -> Iterator[Answer | DataFrame]:
-    """Execute the statements of a script in order; each query reads a new live view, or one `as_of` a position."""
+    home: HomeOperations,
+    script: str,
+    spark: Callable[[], SparkSession],
+    as_of: AsOf | None = None,
+    *,
+    read_only: bool = False,
+) -> Iterator[Answer | Query]:
+    """Execute the statements of a script in order; each query reads a new live view, or one `as_of` a position.
+
+    With `read_only`, only queries and `READ_ONLY` statements are executed.
+    """
     pieces = list(split_statements(script))
     if not pieces:
         message = "the script contains no statement"
@@ -111,9 +135,20 @@ def execute_all(
     for piece in pieces:
         statement = parsed(piece.text, piece.begins)
         if statement is None:
-            yield home.live(spark(), as_of).sql(piece.text)
+            view = home.live(spark(), as_of)
+            yield Query(view, view.sql(piece.text, read_only=read_only))
         else:
+            if read_only:
+                _require_read_only(statement, piece)
             yield execute(home, statement, spark)
+
+
+def _require_read_only(statement: Statement, piece: Piece) -> None:
+    """Raise an error for a statement that changes the home, or that connects to a server which it names."""
+    if not isinstance(statement, READ_ONLY):
+        message = "only queries and SHOW statements are allowed here"
+        hint = "Use `penstock sql` on the machine of the home, or send the token of the server."
+        raise error_at(piece.text, 0, message, hint, piece.begins)
 
 
 def execute(home: HomeOperations, statement: Statement, spark: Callable[[], SparkSession]) -> Answer:

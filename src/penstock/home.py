@@ -17,6 +17,8 @@ from penstock.sql.show_statements import Answer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from penstock.executor import Query
+
 __all__ = ["Home", "check_target", "open_existing", "open_home", "open_to_run"]
 
 
@@ -72,18 +74,19 @@ class Home(HomeOperations):
         it and `spark` is None.
         """
         *_, last = self.script(text, lambda: spark or start_session(print))
-        return last
+        return last if isinstance(last, Answer) else last.rows
 
     def script(
-        self, text: str, spark: Callable[[], SparkSession], as_of: AsOf | None = None
-    ) -> Iterator[Answer | DataFrame]:
+        self, text: str, spark: Callable[[], SparkSession], as_of: AsOf | None = None, *, read_only: bool = False
+    ) -> Iterator[Answer | Query]:
         """Execute statements lazily, one for each result that is consumed; `spark` returns the session when needed.
 
-        Each query reads the live tables as of the time at which it runs, or as of `as_of`.
+        Each query reads the live tables as of the time at which it runs, or as of `as_of`. With `read_only`, only
+        queries and SHOW statements are executed.
         """
         from penstock.executor import execute_all
 
-        return execute_all(self, text, spark, as_of)
+        return execute_all(self, text, spark, as_of, read_only=read_only)
 
     def completions(self, text: str) -> list[str]:
         """Return the completions of the last word of a partial statement."""

@@ -28,6 +28,7 @@ from penstock.layout import base_path, quarantine_path
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.kinds import kinds
+from penstock.spark.read_only import require_query
 from penstock.sql.query import TableReference, resolve
 from penstock.tables.base_state import State
 from penstock.tables.interface import TableStore
@@ -112,12 +113,15 @@ class Live:
             return self._quarantine(self._quarantines[known])
         return self._live_frame(self._tables[known])
 
-    def sql(self, query: str) -> DataFrame:
+    def sql(self, query: str, *, read_only: bool = False) -> DataFrame:
         """Run a Spark SQL query over the live tables, named ``source.table``.
 
-        ``AS OF TIMESTAMP '…'`` or ``AS OF LSN '…'`` after a table name reads that table as of another time.
+        ``AS OF TIMESTAMP '…'`` or ``AS OF LSN '…'`` after a table name reads that table as of another time. With
+        `read_only`, raise `UsageError` for anything that is not a query.
         """
         resolved = resolve(query, self._names(), f"penstock_{uuid.uuid4().hex[:8]}_")
+        if read_only:
+            require_query(self._store.spark, resolved.text, set(resolved.views))
         frames = {view: self._frame_for(wanted) for view, wanted in resolved.views.items()}
         for view, frame in frames.items():
             frame.createTempView(view)
