@@ -6,6 +6,8 @@ own, produce the same lines. The results of a script follow each other, and an e
     query       {"query": id, "columns": [{"name": …, "type": …}, …], "positions": {source: position, …}}
                 {"rows": [[value, …], …]}                       any number of times
                 {"done": true, "rows": n, "truncated": false, "seconds": s}
+    SUBSCRIBE   {"query": id, "subscribed": name}
+                {"transaction": {…}}                            for each transaction, until the request is cancelled
     statement   {"answer": {"message": …}}  or  {"answer": {"columns": […], "rows": [[…], …]}}
     error       {"error": {"message": …, "hint": …, "code": …}}     code: its class in `penstock.errors`
 
@@ -19,7 +21,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +31,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from penstock import errors
 from penstock.changelog.json_rows import json_lists
 from penstock.errors import DefiniteError, PenstockError, UsageError
-from penstock.executor import Query
+from penstock.executor import Query, Subscription
 from penstock.spark.arrow_results import arrow_batches, arrow_schema, portable
 from penstock.sql.show_statements import Answer
 
@@ -41,8 +43,16 @@ _PLAN = re.compile(r"(SQLSTATE: \w+(?:; line \d+ pos \d+)?);\n.*", re.DOTALL)
 _CAUSE = re.compile(r"^Caused by: [\w.$]+: (.*)$", re.MULTILINE)
 
 
-def result_messages(results: Iterator[Answer | Query], identifier: str, limit: int | None = None) -> Iterator[str]:
-    """Yield the messages of results; a query is computed as its rows are consumed, up to `limit` rows."""
+Result = Answer | Query | Subscription
+
+
+def result_messages(
+    results: Iterator[Result], identifier: str, limit: int | None = None, stop: Callable[[], bool] = lambda: False
+) -> Iterator[str]:
+    """Yield the messages of results; a query is computed as its rows are consumed, up to `limit` rows.
+
+    A subscription ends when `stop` returns True.
+    """
     while True:
         began = time.monotonic()
         result = next(results, None)
@@ -50,6 +60,10 @@ def result_messages(results: Iterator[Answer | Query], identifier: str, limit: i
             return
         if isinstance(result, Answer):
             yield _text({"answer": _answer(result)})
+        elif isinstance(result, Subscription):
+            name = ".".join(filter(None, [result.source, result.table]))
+            yield _text({"query": identifier, "subscribed": name})
+            yield from (f'{{"transaction":{transaction}}}' for transaction in result.transactions(stop))
         else:
             yield from _query_messages(result, identifier, limit, began)
 
@@ -74,9 +88,12 @@ def _query_messages(query: Query, identifier: str, limit: int | None, began: flo
     yield _text({"done": True, "rows": count, "truncated": truncated, "seconds": seconds})
 
 
-def arrow_stream(results: Iterator[Answer | Query], identifier: str, limit: int | None = None) -> Iterator[bytes]:
-    """Yield the parts of an Arrow IPC stream with the rows of a query, or of a statement; there must be only one."""
+def arrow_stream(results: Iterator[Result], identifier: str, limit: int | None = None) -> Iterator[bytes]:
+    """Yield the parts of an Arrow IPC stream with the rows of the first statement."""
     result = next(results)
+    if isinstance(result, Subscription):
+        message = "SUBSCRIBE has no rows for an Arrow stream"
+        raise UsageError(message, 'Request it with "format": "json".')
     if isinstance(result, Answer):
         table = _answer_table(result)
         schema, batches = table.schema, iter(table.to_batches())

@@ -276,6 +276,27 @@ def test_the_same_messages_with_and_without_the_running_process(served: Served, 
     assert results(RemoteSession(served.address)) == results(local)
 
 
+def test_status_as_tables(served: Served) -> None:
+    assert served.rows("SELECT name, kind FROM penstock.sources", served.tcp) == [["shop", "POSTGRES"]]
+    joined = "SELECT t.name, o.id FROM penstock.tables t JOIN shop.orders o ON o.id = 7 WHERE t.behind >= 0"
+    assert served.rows(joined) == [["shop.orders", 7]]
+    assert served.rows("SELECT count(*) FROM penstock.errors") == [[0]]
+    assert "has no history" in served.error("SELECT * FROM penstock.tables AS OF LSN '0/1'")
+
+
+def test_subscription_sends_transactions_until_it_is_closed(served: Served) -> None:
+    messages = RemoteSession(served.address).execute("SUBSCRIBE shop.orders")
+    assert next(messages)["subscribed"] == "shop.orders"
+    served.shop.database.execute("UPDATE orders SET note = 'seen' WHERE id = 1")
+    transaction = next(messages)["transaction"]
+    (change,) = transaction["tables"]["public.orders"]
+    assert (change["op"], change["after"]["note"]) == ("update", "seen")
+    readers = "SELECT count(*) FROM penstock.readers WHERE name LIKE 'tail%'"
+    assert served.rows(readers) == [[1]]
+    messages.close()
+    until(lambda: served.rows(readers) == [[0]], "the release of its lease")
+
+
 def test_completion(served: Served) -> None:
     assert RemoteSession(served.address).complete("SELECT * FROM sh") == ["shop"]
     assert "orders" in RemoteSession(served.address).complete("SELECT * FROM shop.")

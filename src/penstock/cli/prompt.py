@@ -49,7 +49,9 @@ _STATEMENTS = """\
 SELECT …, WITH …, DESCRIBE …, EXPLAIN …   Spark SQL over live tables, named source.table
 CREATE, ALTER, DROP, EXPLAIN SOURCE       sources
 CREATE, ALTER, DROP, EXPLAIN SINK         sinks
-SHOW SOURCES, TABLES, SINKS, ERRORS, REPAIRS, CREATE SOURCE, CREATE SINK
+SHOW SOURCES, TABLES, SINKS, ERRORS, READERS, REPAIRS, CREATE SOURCE, CREATE SINK
+SELECT * FROM penstock.sources            the status as tables: also penstock.tables, sinks, errors, readers
+SUBSCRIBE source[.table]                  transactions as they commit, until Ctrl-C
 VERIFY source[.table], REPAIR source.table
 The reference of SQL statements describes each of them. Tab completes what can follow."""
 _SECRET = re.compile(r"password|secret|token|redact[\s_]+key", re.IGNORECASE)

@@ -1,7 +1,8 @@
 """The output of ``penstock sql``: rows as a table, as records, as JSON lines, or as CSV.
 
 JSON lines and CSV are printed as rows arrive; a table is printed when it is complete, because its widths depend on all
-rows. On a terminal, a table fits into its width; elsewhere, it is as wide as its values.
+rows. On a terminal, a table fits into its width; elsewhere, it is as wide as its values. The transactions of a
+subscription are blocks of text, or JSON lines.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from enum import StrEnum
 from typing import Any
 
 import typer
+
+from penstock.cli.transaction_text import render
 
 __all__ = ["OutputFormat", "SqlOutput"]
 
@@ -49,6 +52,11 @@ class SqlOutput:
                 typer.echo(message["answer"]["message"])
             elif "answer" in message:
                 self._print_rows(message["answer"]["columns"], message["answer"]["rows"])
+            elif "subscribed" in message:
+                typer.echo(f"subscribed to {message['subscribed']}; Ctrl-C ends it", err=True)
+            elif "transaction" in message:
+                line = _json(message["transaction"])
+                typer.echo(render(line) if self.form is OutputFormat.TABLE else line)
             elif "columns" in message:
                 self._print_rows([column["name"] for column in message["columns"]], _rows(left))
         if self.timing:

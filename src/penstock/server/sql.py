@@ -34,13 +34,16 @@ from penstock.query_sessions import QueryJobs, QuerySessions
 from penstock.server.access import Access, access_of
 from penstock.server.context import ServerContext
 from penstock.server.error_response import error_response, penstock_error
+from penstock.sql.cursor import leading_words
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["SqlRequest", "sql_routes"]
 
-_WORKERS = {Access.READ: 2, Access.FULL: 4}
+_SUBSCRIBERS = "subscribers"
+_WORKERS = {Access.READ.name: 2, Access.FULL.name: 4, _SUBSCRIBERS: 8}
+"""The number of threads for requests of each access, and for subscriptions, which last long."""
 _WAITING = 8
 """The number of requests that may wait for a worker."""
 _READ_ROWS = 10_000
@@ -131,7 +134,13 @@ def _limited(wanted: SqlRequest, access: Access) -> SqlRequest:
     if access >= Access.FULL:
         return wanted
     rows, seconds = min(wanted.limit or _READ_ROWS, _READ_ROWS), min(wanted.seconds or _READ_SECONDS, _READ_SECONDS)
-    return wanted.model_copy(update={"read_only": True, "limit": rows, "seconds": seconds, "session": None})
+    limits = {"limit": rows, "seconds": wanted.seconds if _subscribes(wanted) else seconds}
+    return wanted.model_copy(update={"read_only": True, "session": None, **limits})
+
+
+def _subscribes(wanted: SqlRequest) -> bool:
+    """Return whether a request is a subscription, which has no time limit."""
+    return leading_words(wanted.sql, 1) == ("SUBSCRIBE",)
 
 
 class _Queries:
@@ -141,10 +150,7 @@ class _Queries:
         self._home = context.home
         self._sessions = QuerySessions(context.spark)
         self._running: dict[str, _Running] = {}
-        self._workers = {
-            access: ThreadPoolExecutor(count, f"penstock-sql-{access.name.lower()}")
-            for access, count in _WORKERS.items()
-        }
+        self._workers = {name: ThreadPoolExecutor(count, f"penstock-sql-{name}") for name, count in _WORKERS.items()}
 
     def cancel(self, identifier: str) -> bool:
         """Cancel a query; return whether it is running."""
@@ -155,13 +161,14 @@ class _Queries:
 
     async def respond(self, request: Request, wanted: SqlRequest, access: Access) -> Response:
         """Start a query; return the response that streams its results, or the error if there are none."""
-        if sum(each.access is access for each in self._running.values()) >= _WORKERS[access] + _WAITING:
+        running = _Running(_limited(wanted, access), access)
+        same = sum(each.pool == running.pool for each in self._running.values())
+        if same >= _WORKERS[running.pool] + (0 if running.pool == _SUBSCRIBERS else _WAITING):
             message = "too many queries are running"
             raise TransientError(message, "Try again later.")
-        running = _Running(_limited(wanted, access), access)
         self._running[running.identifier] = running
         try:
-            self._workers[access].submit(self._work, running)
+            self._workers[running.pool].submit(self._work, running)
             parts = running.parts(request)
             first = await anext(parts, None)
         except BaseException:
@@ -223,7 +230,7 @@ class _Queries:
         if wanted.format == "arrow":
             yield from arrow_stream(results, running.identifier, wanted.limit)
         else:
-            messages = result_messages(results, running.identifier, wanted.limit)
+            messages = result_messages(results, running.identifier, wanted.limit, running.is_cancelled)
             yield from (f"{message}\n".encode() for message in messages)
 
 
@@ -243,7 +250,7 @@ class _Running:
     def __init__(self, wanted: SqlRequest, access: Access) -> None:
         self.identifier = uuid.uuid4().hex
         self.wanted = wanted
-        self.access = access
+        self.pool = _SUBSCRIBERS if _subscribes(wanted) else access.name
         self.jobs: QueryJobs | None = None
         self._loop = asyncio.get_running_loop()
         self._deadline = None if wanted.seconds is None else self._loop.time() + wanted.seconds
@@ -258,6 +265,10 @@ class _Running:
             self._cancelled.set()
             if self.jobs is not None:
                 self._loop.run_in_executor(None, self.jobs.cancel)  # the JVM may be busy
+
+    def is_cancelled(self) -> bool:
+        """Return whether the query was cancelled."""
+        return self._cancelled.is_set()
 
     def check(self) -> None:
         """End the worker if the query was cancelled."""
