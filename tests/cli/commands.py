@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from penstock.cli.main import SUMMARIES
 from penstock.testing.waiting import PATIENCE
 
 STARTED_SPARK = 99
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["penstock.cli.main"])
+_FORKS.set_forkserver_preload(["pyspark.sql", "penstock.executor", *(f"penstock.cli.{name}" for name in SUMMARIES)])
 _REMOVED_VARIABLES = (
     "PGPASSWORD",
     "PGPASSFILE",

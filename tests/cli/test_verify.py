@@ -19,6 +19,7 @@ from tests.conftest import Database
 from tests.engine.shop import Shop, running_shop
 from typer.testing import CliRunner, Result
 
+from penstock import home_operations
 from penstock.cli import spark_session
 from penstock.cli.main import app
 from penstock.cli.sql import OutputFormat, answer
@@ -40,7 +41,7 @@ INSERT INTO keyless VALUES ('secret'), ('secret')
 def shop(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: None) -> Iterator[Shop]:
     """A running home with tables in memory, which the commands use too."""
     store = MemoryTables()
-    monkeypatch.setattr(spark_session, "start_session", lambda _: store)
+    monkeypatch.setattr(home_operations, "start_session", lambda _: store)
     monkeypatch.setattr(spark_session, "stop_spark", lambda _: None)
     with running_shop(tmp_path / "home", database, store, SETUP) as shop:
         yield shop
@@ -135,7 +136,7 @@ def test_table_that_cannot_be_compared(shop: Shop, capsys: pytest.CaptureFixture
 def test_idle_home_is_run_during_the_comparison(
     database: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark_session, "start_session", lambda _: spark)
+    monkeypatch.setattr(home_operations, "start_session", lambda _: spark)
     monkeypatch.setattr(spark_session, "stop_spark", lambda _: None)
     with ExitStack() as stack:
         shop = stack.enter_context(running_shop(tmp_path / "home", database, spark, SETUP))

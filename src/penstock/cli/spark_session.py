@@ -1,16 +1,16 @@
-"""Start and stop Spark, with a spinner while the user waits."""
+"""Start and stop Spark, with a spinner while the user waits. Spark is imported when it is started, not before."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.markup import escape
 
-from penstock.engine.error_policy import is_lost
-from penstock.home_operations import start_session
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["spark_when_needed", "start_spark", "stop_spark", "waiting"]
 
@@ -28,6 +28,8 @@ def waiting(message: str) -> Iterator[Callable[[str], None]]:
 
 def start_spark() -> SparkSession:
     """Start Spark; the first start on a machine downloads its jars."""
+    from penstock.home_operations import start_session
+
     with waiting("starting Spark"):
         return start_session(lambda text: Console(stderr=True).print(text))
 
@@ -51,6 +53,8 @@ def spark_when_needed() -> Iterator[Callable[[], SparkSession]]:
 
 def stop_spark(spark: SparkSession) -> None:
     """Stop Spark; ignore the error if its JVM has already died."""
+    from penstock.engine.error_policy import is_lost
+
     try:
         spark.stop()
     except Exception as error:

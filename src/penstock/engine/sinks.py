@@ -40,10 +40,11 @@ from penstock.sinks.kafka.spec import KafkaSink
 from penstock.sinks.kafka.topic_names import topic_name
 from penstock.sinks.words import Delivery, SinkEnvelope
 from penstock.sources.findings import Finding, error
-from penstock.tables.interface import TableStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from penstock.tables.interface import TableStore
 
 __all__ = [
     "AnySink",

@@ -1,0 +1,79 @@
+"""The start of the `penstock` command: what it imports, and the summaries in its help."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from pyspark.sql import SparkSession
+from tests.conftest import Database
+
+from penstock.cli.main import SUMMARIES, app
+from penstock.errors import TransientError
+from penstock.home import open_home
+from penstock.server.serving import serve
+
+_HEAVY = ("pyspark", "py4j", "numba")
+_RUN = f"""
+import sys
+from penstock.cli.main import app
+try:
+    app(sys.argv[1:])
+finally:
+    print("imported:", *(name for name in {_HEAVY} if name in sys.modules), file=sys.stderr)
+"""
+
+
+def imported(*arguments: str) -> str:
+    """Run a command in a new process; return the slow packages that it imported."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN, *arguments], capture_output=True, text=True, env=environment, check=False
+    )
+    assert "imported:" in done.stderr, done.stderr
+    return done.stderr.partition("imported:")[2].strip()
+
+
+def test_help_imports_no_command() -> None:
+    assert imported("--help") == ""
+
+
+def test_status_needs_neither_spark_nor_kernels(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, at timestamptz, total numeric(12, 2))")
+    home = open_home(tmp_path)
+    home.create(database.url, "shop")
+    try:
+        assert imported("status", "--home", str(tmp_path)) == ""
+        assert imported("status", "--json", "--home", str(tmp_path)) == ""
+    finally:
+        home.drop("shop")
+
+
+def test_check_does_not_need_spark(database: Database) -> None:
+    assert imported("check", database.url) in ("", "numba")  # which types are supported is known by their codecs
+
+
+def test_statements_for_a_running_home_need_neither(tmp_path: Path) -> None:
+    with serve(open_home(tmp_path / "home"), no_spark, "127.0.0.1:0"):
+        assert imported("sql", "SHOW SOURCES", "--home", str(tmp_path / "home")) == ""
+
+
+def no_spark() -> SparkSession:
+    raise TransientError("Spark is starting")
+
+
+def test_summaries_are_those_of_the_commands() -> None:
+    group: Any = typer.main.get_command(app)
+    assert {name: command.help.partition("\n")[0] for name, command in group.commands.items()} == SUMMARIES
+
+
+def test_an_unknown_command_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        app(["statu"])
+    assert caught.value.code == 2
+    assert "status" in capsys.readouterr().err
