@@ -16,6 +16,7 @@ from penstock.server.error_response import reply_http_exception, reply_penstock_
 from penstock.server.events import events_routes
 from penstock.server.health import health_routes
 from penstock.server.login import login_routes
+from penstock.server.page.routes import page_routes
 from penstock.server.security import Security
 from penstock.server.status import status_routes
 
@@ -26,6 +27,7 @@ ROUTES: tuple[Callable[[ServerContext], list[BaseRoute]], ...] = (
     status_routes,
     events_routes,
     login_routes,
+    page_routes,
 )
 """The parts of the server: each returns its routes."""
 
