@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from starlette.routing import BaseRoute
@@ -25,7 +25,7 @@ from penstock.testing.waiting import PATIENCE, until
 
 __all__ = ["CannedServer", "canned_server"]
 
-SAMPLE_SECONDS = 0.2
+SAMPLE_SECONDS = 0.25
 
 
 @dataclass
@@ -43,7 +43,7 @@ class CannedServer:
 def canned_server(
     make: Callable[[float], HomeStatus],
     *,
-    with_history: bool = False,
+    history_step: int = 0,
     routes: Sequence[BaseRoute] = (),
     port: int = 0,
     seconds: float = SAMPLE_SECONDS,
@@ -64,8 +64,8 @@ def canned_server(
 
     context = ServerContext(cast(Home, home), spark)
     object.__setattr__(context, "sampler", Sampler(read, seconds))
-    if with_history:
-        fill_history(context.sampler, make)
+    if history_step:
+        fill_history(context.sampler, make, history_step)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
@@ -75,11 +75,12 @@ def canned_server(
             yield held[0]
 
 
-def fill_history(sampler: Sampler, make: Callable[[float], HomeStatus]) -> None:
-    """Put one hour of samples into the history."""
-    now = time.time()
-    for second in range(0, 3601, 3):
-        sampler.history.add(now - 3600 + second, make(float(second)).as_json())
+def fill_history(sampler: Sampler, make: Callable[[float], HomeStatus], step: int) -> None:
+    """Put one hour of samples into the history, one for each `step` seconds."""
+    documents = [(second, make(float(second)).as_json()) for second in range(0, 3601, step)]
+    now = datetime.now(UTC).timestamp()
+    for second, document in documents:
+        sampler.history.add(now - 3600 + second, document)
 
 
 @contextmanager
@@ -93,6 +94,9 @@ def _serving(context: ServerContext, listener: socket.socket, routes: Sequence[B
     async def serve() -> None:
         loops.append(asyncio.get_running_loop())
         await server.serve([listener])
+        for connection in list(server.server_state.connections):  # a browser keeps its connections open
+            connection.transport.abort()  # type: ignore[union-attr]
+        await asyncio.sleep(0)
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()

@@ -293,7 +293,7 @@ def wal_alarm(seconds: float) -> RichStatus:
     hint = (
         "Apply is slow or stopped: see the sinks and readers of bank, or raise `max_slot_wal_keep_size` on the server."
     )
-    alarm = {"level": "warning", "code": "retained_wal", "message": message, "hint": hint, "since": since}
+    alarm = {"level": "warning", "code": "wal_retained", "message": message, "hint": hint, "since": since}
     more = dict(found.more)
     held = slot("bank", seconds, int(7.1 * GB), int(0.9 * GB)) | {"wal_status": "extended"}
     more["sources"] = {**found.more["sources"], "bank": {"slot": held, "log_bytes": 1240 * MB}}

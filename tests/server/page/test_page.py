@@ -28,7 +28,7 @@ VERDICTS = {
     "many_tables": "3 tables failed",
     "shards": r"All 12 tables live, \d+ ms behind",
     "topics": "The table is live",
-    "wal_alarm": "2 warnings: bank",
+    "wal_alarm": "2 warnings",
     "odd_names": "1 table failed, 1 sink failed",
     "many_sources": r"All 12 tables live, \d+ ms behind",
 }
@@ -87,7 +87,7 @@ IN_FAST_TIER = {("failed_table", "light"), ("topics", "dark"), ("empty", "light"
 def test_axe_finds_nothing_serious(name: str, scheme: str, tabs: Tabs) -> None:
     with canned_server(HOMES[name]) as server:
         width = 1280 if scheme == "light" else 360
-        page = tabs.open_live(server.url, width=width, reduced_motion="reduce", color_scheme=scheme)
+        page = tabs.open_live(server.url, width=width, color_scheme=scheme)
         assert serious(page) == []
 
 
@@ -141,8 +141,8 @@ def test_numbers_change_without_a_reload(tabs: Tabs, server: CannedServer) -> No
     page = tabs.open_live(server.url)
     page.evaluate("window.mark = 1")
     rate = page.locator("#drawing-wide .flow-label.rate").first
-    shown = rate.inner_text()
-    until(lambda: rate.inner_text() != shown, "another rate")
+    shown = rate.text_content()
+    until(lambda: rate.text_content() != shown, "another rate")
     assert page.evaluate("window.mark") == 1
 
 
@@ -193,14 +193,13 @@ def test_focus_and_typed_text_survive_updates(tabs: Tabs, server: CannedServer) 
     chip = page.locator("#table-chips button", has_text="live")
     chip.focus()
     rate = page.locator("#drawing-wide .flow-label.rate").first
-    shown = rate.inner_text()
-    until(lambda: rate.inner_text() != shown, "an update")
+    shown = rate.text_content()
+    until(lambda: rate.text_content() != shown, "an update")
     expect(chip).to_be_focused()
     expect(page.locator("#query-text")).to_have_value("SELECT 1")
 
 
 def test_a_lost_connection_is_shown_and_comes_back(tabs: Tabs) -> None:
-    tabs.allowed = ("Failed to load resource", "net::ERR")
     with canned_server(HOMES["streaming"]) as server:
         page = tabs.open_live(server.url)
         port = int(server.url.rpartition(":")[2])
@@ -213,7 +212,7 @@ def test_a_lost_connection_is_shown_and_comes_back(tabs: Tabs) -> None:
 
 
 def test_reduced_motion_stops_all_animations(tabs: Tabs, server: CannedServer) -> None:
-    page = tabs.open_live(server.url)
+    page = tabs.open_live(server.url, reduced_motion="no-preference")
     moving = "document.getAnimations().filter((one) => one.playState === 'running').length"
     until(lambda: page.evaluate(moving) > 0, "the water to flow")
     page.emulate_media(reduced_motion="reduce")
@@ -224,11 +223,12 @@ def test_reduced_motion_stops_all_animations(tabs: Tabs, server: CannedServer) -
 
 
 def names_shown(page: Page) -> list[str]:
-    return page.locator("#table-rows tr[data-name]:visible").evaluate_all("rows => rows.map(row => row.dataset.name)")
+    shown = page.locator("#table-rows tr[data-name]:not([hidden])")
+    return list(shown.evaluate_all("rows => rows.map(row => row.dataset.name)"))
 
 
 def test_200_tables_are_searched_filtered_and_sorted(tabs: Tabs) -> None:
-    with canned_server(HOMES["many_tables"]) as server:
+    with canned_server(HOMES["many_tables"], seconds=1.0) as server:
         page = tabs.open_live(server.url)
         assert len(names_shown(page)) == 200
         assert names_shown(page)[:3] == [f"saas.tenant_{place}_events" for place in ("017", "088", "131")]
@@ -244,8 +244,8 @@ def test_200_tables_are_searched_filtered_and_sorted(tabs: Tabs) -> None:
         page.evaluate("window.mark = document.querySelector('#table-rows tr:not([hidden])')")
         server.home.make = lambda seconds: HOMES["many_tables"](seconds + 500)  # other positions: an update
         position = page.locator("#table-rows td.place").nth(60)
-        shown = position.inner_text()
-        until(lambda: position.inner_text() != shown, "an update")
+        shown = position.text_content()
+        until(lambda: position.text_content() != shown, "an update")
         assert names_shown(page) == expected
         assert page.evaluate("window.mark === document.querySelector('#table-rows tr:not([hidden])')")
         page.get_by_label("Search tables").fill("nothing like it")
@@ -257,7 +257,7 @@ def test_200_tables_are_searched_filtered_and_sorted(tabs: Tabs) -> None:
 
 
 def test_charts_show_values_under_the_pointer_and_by_keyboard(tabs: Tabs) -> None:
-    with canned_server(HOMES["streaming"], with_history=True) as server:
+    with canned_server(HOMES["streaming"], history_step=20) as server:
         page = tabs.open_live(server.url)
         plot = page.get_by_role("slider", name="Changes per second, last hour")
         plot.scroll_into_view_if_needed()
@@ -309,7 +309,7 @@ def test_a_query_shows_rows_and_the_position_that_it_read(tabs: Tabs, server: Ca
 
 
 def test_a_write_is_refused_with_a_hint(tabs: Tabs, server: CannedServer) -> None:
-    tabs.allowed = ("status of 400",)
+    tabs.allowed += ("status of 400",)
     page = tabs.open_live(server.url)
     page.get_by_label("SQL query").fill("DROP SOURCE shop")
     page.get_by_role("button", name="Run").click()

@@ -141,6 +141,11 @@ def _groups(view: PageView) -> list[_Group]:
     return found
 
 
+def _drawing(shape: str, width: float, boxes: Sequence[Box], pipes: Sequence[Pipe]) -> Drawing:
+    height = max((box.bottom for box in boxes), default=0.0) + 2
+    return Drawing(shape, width, height, tuple(boxes), tuple(pipes))
+
+
 # -- wide --------------------------------------------------------------------------------------------------------------
 
 
@@ -162,8 +167,7 @@ def _wide(groups: Sequence[_Group], view: PageView) -> Drawing:
         top += 14
     if len(groups) > _GROUPS:
         boxes.append(_rest(groups[_GROUPS:], 2, top, 226))
-        top = boxes[-1].bottom + 30
-    return Drawing("wide", 1120, max(1, top - 28), tuple(boxes), tuple(pipes))
+    return _drawing("wide", 1120, boxes, pipes)
 
 
 def _straight(source: Box, log: Box, group: _Group, view: PageView) -> Pipe:
@@ -221,8 +225,7 @@ def _tall(groups: Sequence[_Group], view: PageView) -> Drawing:
         top += 18
     if len(groups) > _GROUPS:
         boxes.append(_rest(groups[_GROUPS:], 2, top, width))
-        top = boxes[-1].bottom + 30
-    return Drawing("tall", 330, max(1, top - 28), tuple(boxes), tuple(pipes))
+    return _drawing("tall", 330, boxes, pipes)
 
 
 def _down(

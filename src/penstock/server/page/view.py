@@ -22,6 +22,7 @@ from penstock.errors import PenstockError
 from penstock.server.page.quantities import age_text, count_text, lag_text, number_text, rate_text, size_text
 
 __all__ = [
+    "Document",
     "Level",
     "PageView",
     "Problem",
@@ -50,6 +51,17 @@ _TABLE_LEVELS: dict[str, Level] = {
     "dropping": "idle",
     "failed": "critical",
 }
+_TITLES = {
+    "clock_skew": "Clocks disagree",
+    "disk_full": "Paused: the disk is full",
+    "disk_low": "Disk space is low",
+    "history_held": "A reader holds history back",
+    "no_progress": "No progress",
+    "slot_at_risk": "Slot about to be lost",
+    "slot_lost": "Slot lost",
+    "wal_retained": "WAL piles up",
+}
+"""Codes of alarms, in a few words for the verdict."""
 _LEVELS: tuple[Level, ...] = ("critical", "warning", "busy", "ok", "idle")
 _ORDER: tuple[Level, ...] = ("critical", "warning", "busy", "idle", "ok")
 """Tables that need attention are listed first, the others in the order of the status."""
@@ -71,13 +83,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Problem:
-    """An alarm or an error, and what to do about it."""
+    """An alarm or an error, and what to do about it; `title` says in a few words what an alarm is about."""
 
     level: Level
     subject: str
     message: str
     hint: str | None
     since: str | None
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -410,7 +423,8 @@ def _alarm(found: Document, now: datetime) -> Problem:
     subject = named[-1] if len(named) == 2 and named[-1].startswith(f"{named[0]}.") else ".".join(named)
     level: Level = "critical" if found.get("level") == "critical" else "warning"
     return Problem(
-        level, subject or "home", str(found.get("message", "")), found.get("hint"), age_text(found.get("since"), now)
+        *(level, subject or "home", str(found.get("message", "")), found.get("hint")),
+        *(age_text(found.get("since"), now), _TITLES.get(str(found.get("code")), "")),
     )
 
 
@@ -492,10 +506,12 @@ def _failures(sources: Sequence[SourceView], tables: Sequence[TableRow], sinks: 
 
 
 def _first(problems: Sequence[Problem], level: Level) -> str:
+    """Return the only problem of a level in a few words, or the number of problems."""
     found = [problem for problem in problems if problem.level == level]
-    if len(found) == 1 and len(found[0].message) <= 60:
-        return f"{found[0].subject}: {found[0].message}"
-    return f"{number_text(len(found), 'alarm' if level == 'critical' else 'warning')}: {found[0].subject}"
+    what = found[0].title or ("Error" if level == "critical" else "Retrying")
+    if len(found) > 1:
+        return number_text(len(found), "alarm" if level == "critical" else "warning")
+    return what if found[0].subject == "home" else f"{what}: {found[0].subject}"
 
 
 def _waiting(lost: Sequence[SourceView]) -> Verdict:
