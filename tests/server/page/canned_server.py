@@ -95,7 +95,7 @@ def _serving(context: ServerContext, listener: socket.socket, routes: Sequence[B
         loops.append(asyncio.get_running_loop())
         await server.serve([listener])
         for connection in list(server.server_state.connections):  # a browser keeps its connections open
-            connection.transport.abort()  # type: ignore[union-attr]
+            connection.transport.abort()
         await asyncio.sleep(0)
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
