@@ -18,24 +18,30 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	&& echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep matrix coverage mutations lint format bench docs lock clean
+.PHONY: help setup browser demo test test-deep matrix coverage mutations lint format bench docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## the virtual environment, all packages as locked, Spark's jars; nothing when up to date
 
+browser: ## Chromium, for the tests of the status page; installed only where there is none
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+		if test "$$(id -u)" = 0 && command -v apt-get >/dev/null; \
+		then apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; \
+		else echo "Chromium is missing; the tests of the status page will fail: apt-get install chromium" >&2; fi
+
 demo: $(READY) ## Postgres under load, captured into live Spark tables; needs nothing else
 	$(BIN)/penstock demo
 
-test: lint ## lint, types, and the fast tier of tests: every feature, on real Postgres, Spark and Kafka
+test: lint browser ## lint, types, and the fast tier of tests: every feature, on real Postgres, Spark and Kafka
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not deep" tests
 
-test-deep: $(READY) ## the deep tier: kills, clusters, real Debezium, benchmarks, long random histories, Postgres 14 to 17
+test-deep: $(READY) browser ## the deep tier: kills, clusters, real Debezium, benchmarks, long random histories, Postgres 14 to 17
 	$(BIN)/python -m tests.matrix --source $(filter-out 18,$(VERSIONS)) $(SIDE_BY_SIDE) || matrix=failed; \
 		$(BIN)/pytest $(SIDE_BY_SIDE) -m deep tests && test -z "$$matrix"
 
-coverage: $(READY) ## line and branch coverage of both tiers; TIER=fast or TIER=deep for one
+coverage: $(READY) browser ## line and branch coverage of both tiers; TIER=fast or TIER=deep for one
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(SIDE_BY_SIDE) $(if $(TIER),-m $(if $(filter fast,$(TIER)),"not deep",deep)) tests
 	$(BIN)/coverage combine --quiet

@@ -16,6 +16,7 @@ from penstock.server.error_response import reply_http_exception, reply_penstock_
 from penstock.server.events import events_routes
 from penstock.server.health import health_routes
 from penstock.server.login import login_routes
+from penstock.server.page.routes import page_routes
 from penstock.server.security import Security
 from penstock.server.sql import sql_routes
 from penstock.server.status import status_routes
@@ -28,6 +29,7 @@ ROUTES: tuple[Callable[[ServerContext], list[BaseRoute]], ...] = (
     events_routes,
     sql_routes,
     login_routes,
+    page_routes,
 )
 """The parts of the server: each returns its routes."""
 
