@@ -8,7 +8,7 @@
       lake/SOURCE/TABLE  its base tables (Delta)
       state/SOURCE/      files that its instance keeps in addition to the log
       secrets/SOURCE/    secrets that were given as plaintext, readable by the owner only (secrets/sink-SINK/ of sinks)
-      run/               locks, and the logs of capture processes
+      run/               locks, the state of the running process, and the output of capture processes
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ __all__ = [
     "defects_path",
     "lake_path",
     "log_path",
+    "process_path",
     "quarantine_path",
     "repair_path",
     "run_path",
@@ -73,6 +74,11 @@ def state_path(home: Path, source: str) -> Path:
 def run_path(home: Path) -> Path:
     """Return the folder of locks and process logs."""
     return home / "run"
+
+
+def process_path(home: Path) -> Path:
+    """Return the file with the state of the process that runs the home."""
+    return run_path(home) / "process.json"
 
 
 def capture_log_path(home: Path, source: str) -> Path:

@@ -33,19 +33,17 @@ from penstock.cli.options import (
     source_options,
 )
 from penstock.cli.snapshot_progress import show_copy
-from penstock.cli.spark_session import start_spark, stop_spark, waiting
+from penstock.cli.spark_session import waiting
 from penstock.cli.sql import read_script
 from penstock.cli.status import render
 from penstock.engine.check import is_database_url
-from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
+from penstock.errors import DefiniteError, PenstockError, UsageError
 from penstock.home import Home, open_home
 from penstock.server.address import check_listen, running_server
 from penstock.server.token import read_token
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from penstock.engine.runner import HomeRunner
+    from penstock.engine.supervisor import Supervisor
     from penstock.server.serving import Serving
 
 __all__ = ["run"]
@@ -91,7 +89,8 @@ def run(
 
     Captures all tables, unless --schema or --table select some. An SQL file with CREATE SOURCES and CREATE SINK
     statements describes the sources and sinks of the home: missing ones are created. Stops cleanly, and resumes exactly
-    where it stopped. The password comes from PGPASSWORD, from ~/.pgpass, or from the reference in --password.
+    where it stopped. Restarts Spark if its JVM ends. The password comes from PGPASSWORD, from ~/.pgpass, or from the
+    reference in --password.
 
     Serves a status page, metrics and an HTTP API meanwhile; `penstock ui` opens the page.
 
@@ -124,27 +123,16 @@ def run(
         message = "source options require a database URL"
         raise UsageError(message, "For example: penstock run postgresql://user@host/database")
     _require_sources(console, opened, left)
-    started: list[SparkSession] = []
-    with Interrupt() as interrupt, serve(opened, lambda: _started(started), listen, token) as serving:
+    with (
+        Interrupt() as interrupt,
+        opened.supervise(progress=_printer(console)) as running,
+        serve(opened, running.spark, listen, token) as serving,
+    ):
         console.print(f"status page: {serving.address.url}", highlight=False)
-        spark = start_spark()
-        started.append(spark)
-        try:
-            with opened.run(spark, _printer(console)) as running:
-                show_copy(console, opened, running, interrupt)
-                _show_status(console, opened, running, serving, interrupt)
-                with waiting("stopping"):
-                    running.stop()
-        finally:
-            stop_spark(spark)
-
-
-def _started(started: list[SparkSession]) -> SparkSession:
-    """Return the session, for the server; raise `TransientError` while it is being started."""
-    if not started:
-        message = "Spark is starting"
-        raise TransientError(message, "Try again in a few seconds.")
-    return started[0]
+        show_copy(console, opened, running, interrupt)
+        _show_status(console, opened, running, serving, interrupt)
+        with waiting("stopping"):
+            running.stop()  # the status page shows it
 
 
 def _require_idle(home: Home) -> None:
@@ -208,7 +196,7 @@ def _printer(console: Console) -> Callable[[str], None]:
     return lambda text: console.print(text, highlight=False, markup=False)
 
 
-def _show_status(console: Console, home: Home, running: HomeRunner, serving: Serving, interrupt: Interrupt) -> None:
+def _show_status(console: Console, home: Home, running: Supervisor, serving: Serving, interrupt: Interrupt) -> None:
     """Show the status once a second, until Ctrl-C or until a source fails permanently."""
     with Live(console=console, auto_refresh=False, transient=True) as view:
         while not interrupt.wait(1.0):

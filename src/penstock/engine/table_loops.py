@@ -84,6 +84,8 @@ class TableLoops:
         self._repair_tries: dict[int, Tries] = {}
         self._recorded_error: PenstockError | None = None
         """The error that was last recorded with the source, because one of the loops fails repeatedly."""
+        self.merges = 0
+        """The number of merges into tables: the sign that Spark works."""
         self.failure: BaseException | None = None
         """The error that ended one of the loops permanently."""
         self._threads = [
@@ -356,6 +358,7 @@ class TableLoops:
             return
         if (messages := message_tables(self._log)) is not None:
             messages.apply(self._store.spark, table, at, upto)
+            self.merges += 1
             return
         schema = logged.schema_within(at.position, upto) or at.schema
         if len(schema.columns) > len(at.schema.columns):
@@ -365,6 +368,7 @@ class TableLoops:
         if change is not None:
             table.base.merge(change.net, upto, change.contents)
             table.load_state()
+            self.merges += 1
 
     def _fail(self, table: RunningTable, error: PenstockError) -> None:
         table.fail(error)
