@@ -27,7 +27,7 @@ SLEEPS = {
     "end_to_end/test_debezium.py": "the random downtime of the killed process",
     "end_to_end/test_sink_kill.py kill_and_check": "the random point of a kill",
     "end_to_end/function_home.py main": "the main thread has nothing to do",
-    "end_to_end/test_kill.py test_killed_jvm_is_a_transient_error_at_any_time": "the point of a kill",
+    "end_to_end/test_kill.py test_run_survives_kills_of_the_jvm_and_of_capture": "the point of a kill",
     "sources/kafka/test_tick_instance.py test_repeated_kills_under_a_running_producer": "the point of a kill",
     "sources/kafka/test_tick_instance.py background_writer.work": "the writer paces itself",
     "sources/kafka/transactions/test_instance.py transfers.work": "the writer paces itself",

@@ -7,7 +7,15 @@ import json
 from docs.generate.json_shapes import shape
 
 from penstock.catalog.states import SinkState, SourceState, TableState
-from penstock.engine.status import DebtStatus, HomeStatus, ReaderStatus, SinkStatus, SourceStatus, TableStatus
+from penstock.engine.status import (
+    DebtStatus,
+    HomeStatus,
+    ProcessStatus,
+    ReaderStatus,
+    SinkStatus,
+    SourceStatus,
+    TableStatus,
+)
 
 __all__ = ["page"]
 
@@ -20,6 +28,15 @@ _FIELDS: dict[type, dict[str, str]] = {
         "debts": "Upstream objects that could not be removed when a source was dropped with FORCE. Each start tries "
         "again to remove them.",
         "sinks": "One object per sink.",
+        "process": "The process of `penstock run`, or null if the home is not running, or is run by the Python API.",
+    },
+    ProcessStatus: {
+        "pid": "Its pid.",
+        "state": "`starting`, `running`, `restarting Spark` or `stopping`. Capture runs in all of them but the last.",
+        "since": "The time of the last change of `state`.",
+        "started": "The time at which the process started.",
+        "restarts": "How often Spark was lost, or could not be started, and was started again.",
+        "alarm": "A message if Spark was lost repeatedly in the last ten minutes, or cannot start; otherwise null.",
     },
     SinkStatus: {
         "name": "The name of the sink.",
@@ -97,7 +114,7 @@ def page() -> str:
         f"```json\n{json.dumps(_example().as_json(), indent=2)}\n```",
     ]
     kinds = (("The home", HomeStatus), ("A source", SourceStatus), ("A table", TableStatus))
-    more = (("A reader", ReaderStatus), ("A debt", DebtStatus), ("A sink", SinkStatus))
+    more = (("The process", ProcessStatus), ("A reader", ReaderStatus), ("A debt", DebtStatus), ("A sink", SinkStatus))
     return "\n\n".join([*parts, *(shape(title, kind, _FIELDS[kind]) for title, kind in (*kinds, *more))])
 
 
@@ -143,4 +160,6 @@ def _example() -> HomeStatus:
         lag_ms=41.5,
         messages=1312,
     )
-    return HomeStatus(1, ".penstock", 4711, [source], sinks=[sink])
+    started = "2026-11-15T06:02:11.420+00:00"
+    process = ProcessStatus(4711, "running", "2026-11-15T06:02:18.913+00:00", started, 0)
+    return HomeStatus(1, ".penstock", 4711, [source], sinks=[sink], process=process)

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     from penstock.changelog.transactions import Transaction
     from penstock.engine.runner import HomeRunner
+    from penstock.engine.supervisor import RestartableSpark, Supervisor
     from penstock.engine.table import Progress
     from penstock.engine.verify import Verdict
     from penstock.live import Live
@@ -333,7 +334,12 @@ class HomeOperations:
     def run(
         self, spark: SparkSession | TableStore | None = None, progress: Progress | None = None
     ) -> Iterator[HomeRunner]:
-        """Run capture, snapshots and apply of all sources in the background while the ``with`` block lasts."""
+        """Run capture, snapshots and apply of all sources in the background while the ``with`` block lasts.
+
+        A session of yours cannot be restarted here: if its JVM ends, `HomeRunner.check` and `wait_live` raise
+        `TransientError`. Capture continues until the block ends; run the home again with a new session. `supervise`
+        restarts Spark itself.
+        """
         from penstock.engine.runner import HomeRunner
         from penstock.tables.spark_tables import table_store
 
@@ -341,6 +347,33 @@ class HomeOperations:
             self._recover()
             store = table_store(spark or start_session(print))
             running = HomeRunner(self.path, self._catalog, store, progress or (lambda _: None))
+            try:
+                yield running
+            finally:
+                running.stop()
+
+    @contextmanager
+    def supervise(
+        self,
+        progress: Progress,
+        config: Mapping[str, str] | None = None,
+        *,
+        spark: RestartableSpark | None = None,
+    ) -> Iterator[Supervisor]:
+        """Run the home while the ``with`` block lasts, and restart Spark when its JVM is lost.
+
+        `config` contains settings of Spark, which runs on this machine; its output is logged. With `spark`, it is
+        started in another way. The block begins before Spark has started. `Supervisor.check` raises the errors that end
+        a run.
+        """
+        from penstock.engine.supervisor import Supervisor
+        from penstock.spark.local_spark import LocalSpark
+        from penstock.spark.spark_output import log_spark_line
+
+        with hold_home(self.path):
+            self._recover()
+            started = spark or LocalSpark(config, progress, log_spark_line)
+            running = Supervisor(self.path, self._catalog, started, progress)
             try:
                 yield running
             finally:

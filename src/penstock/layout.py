@@ -8,7 +8,8 @@
       lake/SOURCE/TABLE  its base tables (Delta)
       state/SOURCE/      files that its instance keeps in addition to the log
       secrets/SOURCE/    secrets that were given as plaintext, readable by the owner only (secrets/sink-SINK/ of sinks)
-      run/               locks, and the logs of capture processes
+      logs/              the log of the running process, readable by the owner only
+      run/               locks, the state of the running process, and the output of capture processes
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ __all__ = [
     "capture_log_path",
     "catalog_path",
     "defects_path",
+    "event_log_path",
     "lake_path",
     "log_path",
+    "process_path",
     "quarantine_path",
     "repair_path",
     "run_path",
@@ -75,9 +78,19 @@ def run_path(home: Path) -> Path:
     return home / "run"
 
 
+def process_path(home: Path) -> Path:
+    """Return the file with the state of the process that runs the home."""
+    return run_path(home) / "process.json"
+
+
 def capture_log_path(home: Path, source: str) -> Path:
     """Return the file that receives the output of a source's capture process."""
     return run_path(home) / f"capture-{source}.log"
+
+
+def event_log_path(home: Path) -> Path:
+    """Return the log of the running home: JSON lines; older files have a number appended."""
+    return home / "logs" / "penstock.log"
 
 
 def defects_path(home: Path, source: str) -> Path:

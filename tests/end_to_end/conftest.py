@@ -8,18 +8,21 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 
 from penstock.demo.scenario import create_bank
 from penstock.demo.shop import create_shop
+from penstock.engine.run_state import read_run_state
 from penstock.testing.cluster import BRIEF
 from penstock.testing.waiting import PATIENCE, until
 from tests.conftest import Database
 
-_SPARK = b"org.apache.spark.deploy.SparkSubmit"
+_SPARK = "org.apache.spark.deploy.SparkSubmit"
 
 
 @pytest.fixture
@@ -89,23 +92,29 @@ class Penstock:
         self.require_running()
         return self.output.read_text().count(text) >= times
 
+    def is_in_state(self, state: str) -> bool:
+        """Whether the process reports a state, such as `running`: Spark has started."""
+        self.require_running()
+        found = read_run_state(self.home)
+        return found is not None and found.state == state
+
     def jvm_pid(self) -> int | None:
         """Find Spark's JVM."""
         self.require_running()
         assert self.process is not None
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in children}
-        java = [
-            pid for pid, command in words.items() if b"java" in command[0] and _SPARK in command
-        ]  # another java process only prints its version
-        return int(java[0]) if java else None
+        for child in psutil.Process(self.process.pid).children():
+            with suppress(psutil.Error):  # it may end meanwhile
+                command = child.cmdline()
+                if command and "java" in command[0] and _SPARK in command:  # another java only prints its version
+                    return int(child.pid)
+        return None
 
-    def kill_jvm(self) -> int:
-        """Kill only Spark's JVM, as soon as it runs; return the exit code of the process that started it."""
+    def kill_jvm(self) -> None:
+        """Kill only Spark's JVM, as soon as it runs, and wait until it is gone."""
         pid = until(self.jvm_pid, "Spark's JVM")
-        assert self.process is not None and pid is not None
+        assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        return self.process.wait(PATIENCE)
+        until(lambda: self.jvm_pid() != pid, "the end of the JVM")
 
     def kill_capture(self) -> None:
         pid = self.capture_pid()

@@ -165,7 +165,9 @@ def test_request_waits_for_work_on_its_table_to_finish(
 ) -> None:
     monkeypatch.setattr(table_loops, "_RELEASE_SECONDS", 0.1)
     shop = start_shop(SETUP)
-    (old,) = [t for t in shop.running._sources["shop"]._tables._tables if t.record.local == "orders"]
+    tables = shop.running._sources["shop"]._tables
+    assert tables is not None
+    (old,) = [t for t in tables._tables if t.record.local == "orders"]
     with old.writing:  # as a long snapshot would hold it
         shop.home.retry("shop", "orders")
         shop.home.drop_table("shop", "invoices")

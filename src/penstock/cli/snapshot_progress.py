@@ -13,6 +13,7 @@ from penstock.cli.interrupt import Interrupt
 
 if TYPE_CHECKING:
     from penstock.engine.runner import HomeRunner
+    from penstock.engine.supervisor import Supervisor
     from penstock.home import Home
 
 __all__ = ["Copy", "show_copy", "update_bars"]
@@ -42,7 +43,7 @@ class Copy(Protocol):
         """The reason for which the snapshot has not started, if it waits."""
 
 
-def show_copy(console: Console, home: Home, running: HomeRunner, interrupt: Interrupt) -> None:
+def show_copy(console: Console, home: Home, running: HomeRunner | Supervisor, interrupt: Interrupt) -> None:
     """Wait until every table has its snapshot; show a progress bar for each table that is being copied."""
     columns = (
         SpinnerColumn(),

@@ -55,8 +55,9 @@ def status(
 
 def render(found: HomeStatus) -> RenderableType:
     """Render a status for a terminal."""
-    running = f"running, pid {found.running}" if found.running else "not running"
-    parts: list[RenderableType] = [Text(f"home {found.home} ({running})")]
+    parts: list[RenderableType] = [Text(f"home {found.home} ({_process(found)})")]
+    if found.process is not None and found.process.alarm:
+        parts.append(Text(with_hint(found.process.alarm, "`penstock logs` shows why."), style="red"))
     if not found.sources:
         parts.append(Text("no sources yet; try: penstock run postgresql://user@host/database"))
     for source in found.sources:
@@ -75,6 +76,16 @@ def render(found: HomeStatus) -> RenderableType:
     ]
     parts += [_cleanup(debt) for debt in found.debts]
     return Group(*parts)
+
+
+def _process(found: HomeStatus) -> str:
+    if not found.running:
+        return "not running"
+    process = found.process
+    if process is None:  # run by the Python API
+        return f"running, pid {found.running}"
+    restarts = f", Spark restarted {process.restarts} times" if process.restarts else ""
+    return f"{process.state}, pid {found.running}{restarts}"
 
 
 def _cleanup(debt: DebtStatus) -> Text:

@@ -9,7 +9,8 @@
                                     the source fails and stops; other sources continue
     another Penstock error in the work for one table
                                     shown with the table at once; retried, every minute in the end
-    Spark's JVM has ended           `penstock run` ends with exit code 4; the next run resumes
+    Spark's JVM has ended           `penstock run` restarts Spark, and tables resume; with a session of the user
+                                    (`home.run(spark)`) it is a transient error, exit code 4
     any other exception             5 tries with growing pauses; then shown as a defect, with the table or source in
                                     which it occurred; retried every minute, and cleared when it succeeds
 

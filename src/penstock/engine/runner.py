@@ -9,6 +9,9 @@
                    history that no reader needs     ─▶ released
                    sinks                            ─▶ started, restarted with changed options, stopped, dropped
 
+Tables and some sinks need Spark. `suspend` stops their work when Spark is lost, and `resume` starts it with a new
+Spark; capture, requests and the other sinks continue meanwhile. `penstock.engine.supervisor` calls them.
+
 Other processes may create, change and drop sources meanwhile: the catalog holds their requests, and locks protect the
 sources that they work on.
 """
@@ -31,10 +34,12 @@ from penstock.engine.requests import pending_requests
 from penstock.engine.retention import release_history
 from penstock.engine.sink_runner import SinkRunners
 from penstock.engine.source_runner import SourceRunner
+from penstock.engine.state_events import StateEvents
 from penstock.engine.table import Progress
 from penstock.engine.table_names import named_source, runnable_sources
 from penstock.engine.work_rounds import side_by_side
 from penstock.errors import PenstockError, TransientError
+from penstock.event_log import Event
 from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error
 from penstock.spark.session import is_alive
 from penstock.tables.interface import TableStore
@@ -52,7 +57,8 @@ _WAITING = (TableState.ADDING, TableState.RETRYING, TableState.PENDING)
 class HomeRunner:
     """Runs all sources of a home, until `stop`."""
 
-    def __init__(self, home: Path, catalog: Catalog, store: TableStore, progress: Progress) -> None:
+    def __init__(self, home: Path, catalog: Catalog, store: TableStore | None, progress: Progress) -> None:
+        """Start; without a `store`, only what needs none, until `resume`."""
         self._home = home
         self._store = store
         self._progress = progress
@@ -66,7 +72,11 @@ class HomeRunner:
         self._tries: dict[str, Tries] = {}
         self._pause, self._recover_at = _FIRST_PAUSE, 0.0
         self._failure: BaseException | None = None
+        self._lost = False
+        """Whether an operation of this thread found that Spark has ended."""
+        self._reconciling = threading.Lock()
         self._watch: threading.Thread | None = None
+        self._states = StateEvents(catalog, progress)
         try:
             for record in runnable_sources(catalog):
                 self._start(record.name, _ORPHAN_SECONDS)
@@ -79,7 +89,8 @@ class HomeRunner:
     def _reconcile_until_stopped(self) -> None:
         try:
             while not self._stopping.wait(_RECONCILE_SECONDS):
-                self._reconcile(self._catalog.sources())
+                with self._reconciling:
+                    self._reconcile(self._catalog.sources())
         except BaseException as error:
             self._failure = error
 
@@ -99,6 +110,7 @@ class HomeRunner:
                 self._try(f"{name}: its tables cannot be changed yet", partial(source.alter, requests), name)
             self._try(f"{name}: history cannot be released", partial(release_history, self._catalog, name), name)
         self._try("sinks cannot be started or stopped yet", partial(self._sinks.reconcile, self._sources.keys()))
+        self._states.look()
 
     def _stop_dropped(self, wanted: set[str]) -> None:
         """Stop sources that are being dropped, or were, in a thread each: a running snapshot may take a while."""
@@ -109,14 +121,16 @@ class HomeRunner:
             leave = partial(self._abandon, name, source)
             self._ending[name] = threading.Thread(target=leave, name=f"penstock-leave-{name}", daemon=True)
             self._ending[name].start()
-            self._progress(f"{name}: stopped: the source is being dropped")
+            message = f"{name}: stopped: the source is being dropped"
+            self._progress(Event(message, "source_dropped", source=name))
 
     def _abandon(self, name: str, source: SourceRunner) -> None:
         """Stop a source and release its lock, whatever happens."""
         try:
             source.abandon()
         except Exception as error:
-            self._progress(f"{name}: {explained('stopping it', error).message}")
+            failure = explained("stopping it", error)
+            self._progress(Event(f"{name}: {failure.message}", "source_error", "error", source=name))
 
     def _start(self, name: str, seconds: float = 0.0) -> None:
         """Start a source, unless another process holds its lock."""
@@ -158,8 +172,11 @@ class HomeRunner:
         except PenstockError as error:  # expected: retried the next time
             self._report(what, error.message)
         except Exception as error:
+            if is_spark_lost(error):
+                self._lost = True
+                return
             tries.failed()
-            if is_spark_lost(error) or (tries.spent and source is None):
+            if tries.spent and source is None:
                 raise
             failure = explained(what, error, "Penstock retries it.")
             self._report(what, failure.message)
@@ -172,26 +189,53 @@ class HomeRunner:
 
     def _report(self, what: str, why: str) -> None:
         if self._reported.get(what) != why:
-            self._progress(f"{what}: {why}")
+            self._progress(Event(f"{what}: {why}", "reconcile_failed", "warning"))
         self._reported[what] = why
 
     def capture_pids(self) -> dict[str, int]:
         """Return the pid of each source's capture process."""
         return {name: source.capture_pid for name, source in self._sources.items()}
 
+    def suspend(self) -> None:
+        """Stop all work that needs Spark, because it is lost; capture and other sinks continue."""
+        with self._reconciling:
+            self._store = None
+            self._sinks.suspend()
+            self._stop_all(SourceRunner.suspend)
+
+    def resume(self, store: TableStore) -> None:
+        """Start the work that needs Spark, with a new one."""
+        with self._reconciling:
+            self._store, self._lost = store, False
+            for source in self._sources.values():
+                source.resume(store)
+            self._sinks.resume(store)
+
+    @property
+    def is_spark_lost(self) -> bool:
+        """Whether an operation found that Spark has ended, or the JVM that this process started has."""
+        failures = [source.failure() for source in self._sources.values()]
+        return self._lost or not is_alive() or any(isinstance(failure, TransientError) for failure in failures)
+
+    @property
+    def merges(self) -> int:
+        """The number of merges since Spark was last started."""
+        return sum(source.merges for source in self._sources.values())
+
     def check(self) -> None:
         """Raise an error if every source has stopped permanently, or Spark has ended, which all sources need.
 
         As long as one source runs, the errors of the others are in the status only.
         """
+        if self.is_spark_lost:
+            raise spark_lost_error()
+        self.check_sources()
+
+    def check_sources(self) -> None:
+        """Raise an error if every source has stopped permanently, whether Spark runs or not."""
         if self._failure is not None:
             raise self._failure
-        if not is_alive():
-            raise spark_lost_error()
         failures = [source.failure() for source in self._sources.values()]
-        for failure in failures:
-            if isinstance(failure, TransientError):
-                raise failure
         if failures and all(failure is not None for failure in failures):
             raise next(failure for failure in failures if failure is not None)
 
@@ -220,11 +264,15 @@ class HomeRunner:
         if self._watch is not None:
             self._watch.join()
         self._sinks.stop()
-        if self._sources:
-            with ThreadPoolExecutor(len(self._sources), "penstock-stop") as pool:
-                side_by_side(pool, SourceRunner.stop, self._sources.values())
+        self._stop_all(SourceRunner.stop)
         for thread in self._ending.values():
             thread.join()
+
+    def _stop_all(self, stop: Callable[[SourceRunner], None]) -> None:
+        """Stop all sources in parallel."""
+        if self._sources:
+            with ThreadPoolExecutor(len(self._sources), "penstock-stop") as pool:
+                side_by_side(pool, stop, self._sources.values())
 
 
 def _awaits_snapshot(table: TableRecord) -> bool:

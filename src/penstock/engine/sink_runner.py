@@ -6,6 +6,7 @@
     DefiniteError         the sink fails, and stops until it is altered, or the home is started again; capture, apply
                           and other sinks continue
     any other exception   shown with the sink; retried, every minute in the end
+    Spark has ended       a transient error, for sinks that need Spark; they are started again with the next Spark
 
 The thread ends when the sink is altered or dropped; the running home starts it again with its new options.
 
@@ -34,10 +35,11 @@ from penstock.engine.error_policy import LONGEST_TRANSIENT_PAUSE, Tries, explain
 from penstock.engine.function_sinks import function_delivery
 from penstock.engine.sink_progress import SinkProgress, write_progress
 from penstock.engine.sink_tables import CatalogTables
-from penstock.engine.sinks import complete_drop, sink_of, sink_reader, sink_tables
+from penstock.engine.sinks import AnySink, complete_drop, sink_of, sink_reader, sink_tables
 from penstock.engine.table import Progress
 from penstock.engine.table_names import named_source, named_table
 from penstock.errors import HistoryExpiredError, PenstockError, TransientError
+from penstock.event_log import Event
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sinks.delivery import Delivery
@@ -45,6 +47,7 @@ from penstock.sinks.function.output import FunctionOutput
 from penstock.sinks.kafka.output import KafkaOutput, SinkSource
 from penstock.sinks.kafka.spec import KafkaSink
 from penstock.sinks.words import Delivery as KafkaDelivery
+from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error
 from penstock.tables.interface import TableStore
 
 __all__ = ["SinkRunner", "SinkRunners", "enforce_retain_limit"]
@@ -83,6 +86,11 @@ class SinkRunner:
         return self._record.spec
 
     @property
+    def needs_spark(self) -> bool:
+        """Whether it calls a function with DataFrames, or writes or transforms rows in Spark."""
+        return _needs_spark(self._sink)
+
+    @property
     def is_alive(self) -> bool:
         """Whether its thread is running."""
         return self._thread.is_alive()
@@ -103,16 +111,26 @@ class SinkRunner:
         while not self._stopping.is_set():
             try:
                 self._deliver()
-            except TransientError as error:
-                self._tries.failed(longest=LONGEST_TRANSIENT_PAUSE)
-                self._note(error)
-            except PenstockError as error:
-                self._fail(error)
-                return
             except Exception as error:
-                self._tries.failed()
-                self._note(explained(f"sink {self._record.name}", error, "Penstock retries it."))
+                if not self._may_retry(error):
+                    return
             self._stopping.wait(self._tries.pause)
+
+    def _may_retry(self, error: Exception) -> bool:
+        """Record an error; return whether delivery is retried."""
+        if self.needs_spark and is_spark_lost(error):
+            self._tries.failed(longest=LONGEST_TRANSIENT_PAUSE)
+            self._note(spark_lost_error())
+        elif isinstance(error, TransientError):
+            self._tries.failed(longest=LONGEST_TRANSIENT_PAUSE)
+            self._note(error)
+        elif isinstance(error, PenstockError):
+            self._fail(error)
+            return False
+        else:
+            self._tries.failed()
+            self._note(explained(f"sink {self._record.name}", error, "Penstock retries it."))
+        return True
 
     def _deliver(self) -> None:
         """Deliver changes until the sink is stopped."""
@@ -176,7 +194,8 @@ class SinkRunner:
 
     def _fail(self, error: PenstockError) -> None:
         self._catalog.sinks.set_state(self._record.name, SinkState.FAILED, error=error.message, hint=error.hint)
-        self._progress(f"sink {self._record.name}: {error.message}")
+        name = self._record.name
+        self._progress(Event(f"sink {name}: {error.message}", "sink_failed", "error", sink=name))
 
 
 class SinkRunners:
@@ -197,6 +216,7 @@ class SinkRunners:
             (record.name, part.name): record
             for record in records
             if record.state is SinkState.RUNNING
+            if self._store is not None or not _needs_spark(sink_of(record))
             for part in self._catalog.parts(record.source)
             if part.name in sources
         }
@@ -218,14 +238,33 @@ class SinkRunners:
             enforce_retain_limit(self._catalog, record)
         elif not any(name == record.name for name, _ in self._running):
             complete_drop(self._home, self._catalog, record)
-            self._progress(f"sink {record.name}: dropped")
+            self._progress(Event(f"sink {record.name}: dropped", "sink_dropped", sink=record.name))
+
+    def suspend(self) -> None:
+        """Stop the sinks that need Spark, which is lost, until `resume`."""
+        self._store = None
+        _stop_all([runner for runner in self._running.values() if runner.needs_spark])
+
+    def resume(self, store: TableStore) -> None:
+        """Let the next `reconcile` start the sinks that need Spark."""
+        self._store = store
 
     def stop(self) -> None:
         """Stop all sinks, each after its current transaction."""
-        for runner in self._running.values():
-            runner.end()
-        for runner in self._running.values():
-            runner.stop()
+        _stop_all(self._running.values())
+
+
+def _stop_all(runners: Collection[SinkRunner]) -> None:
+    for runner in runners:
+        runner.end()
+    for runner in runners:
+        runner.stop()
+
+
+def _needs_spark(sink: AnySink) -> bool:
+    if not isinstance(sink, KafkaSink):
+        return True
+    return sink.delivery is KafkaDelivery.AT_LEAST_ONCE or sink.transform is not None
 
 
 def enforce_retain_limit(catalog: Catalog, record: SinkRecord) -> None:

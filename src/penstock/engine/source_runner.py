@@ -1,5 +1,8 @@
 """A running source: its capture process writes the log; snapshot and apply read it.
 
+Snapshot and apply need the table store, that is, Spark. Without one (`suspend`), capture continues alone and the log
+grows; with a new one (`resume`), each table continues at its position.
+
 This process holds the lock of the source, and so does the capture process, which may outlive a parent that was killed:
 no process removes, changes or captures a source while another one may still do so.
 
@@ -43,8 +46,9 @@ class SourceRunner:
     """Runs capture, snapshot and apply of one source, until `stop`."""
 
     def __init__(
-        self, home: Path, catalog: Catalog, name: str, store: TableStore, progress: Progress, lock: SourceLock
+        self, home: Path, catalog: Catalog, name: str, store: TableStore | None, progress: Progress, lock: SourceLock
     ) -> None:
+        """Start capture, and the work on tables if there is a `store`."""
         self._home = home
         self._catalog = catalog
         self._name = name
@@ -55,11 +59,28 @@ class SourceRunner:
         self._spec = record.spec
         """The spec whose options were applied last."""
         self._capture = self._start_capture()
+        self._tables: TableLoops | None = None
         try:
-            self._tables = TableLoops(home, catalog, name, store, progress)
+            if store is not None:
+                self.resume(store)
         except BaseException:
             self._capture.stop()
             raise
+
+    def suspend(self) -> None:
+        """Stop the work on tables; capture continues."""
+        tables, self._tables = self._tables, None
+        if tables is not None:
+            tables.stop()
+
+    def resume(self, store: TableStore) -> None:
+        """Start the work on tables."""
+        self._tables = TableLoops(self._home, self._catalog, self._name, store, self._progress)
+
+    @property
+    def merges(self) -> int:
+        """The number of merges since the work on tables was last started."""
+        return 0 if self._tables is None else self._tables.merges
 
     @property
     def capture_pid(self) -> int:
@@ -71,12 +92,12 @@ class SourceRunner:
         record = self._catalog.source(self._name)
         if self._capture.ended and record is not None and record.state is SourceState.FAILED:
             return DefiniteError(record.error or f"capture of {self._name} stopped", record.hint or "")
-        return self._tables.failure
+        return None if self._tables is None else self._tables.failure
 
     def record_failure(self) -> None:
         """Record a permanent error with the source: capture, which continues, may have set it to `ready` again."""
-        failure = self._tables.failure
-        if failure is None or isinstance(failure, TransientError):  # Spark has ended: that stops all sources
+        failure = None if self._tables is None else self._tables.failure
+        if failure is None or isinstance(failure, TransientError):  # Spark has ended: that concerns all sources
             return
         error = explained(f"source {self._name}", failure, "Restart: the source resumes where it stopped.")
         record = self._catalog.source(self._name)
@@ -95,14 +116,16 @@ class SourceRunner:
                 set_options(self._catalog, named_source(self._catalog, self._name))
             finally:
                 self._capture = self._start_capture()
-            self._tables.reload()
+            if self._tables is not None:
+                self._tables.reload()
             self._progress(f"{self._name}: resumed with changed options")
         self._spec = record.spec
 
     def alter(self, requests: Sequence[TableRecord]) -> None:
         """Execute requests for tables: query the upstream first, then restart capture; snapshot and apply continue."""
         found = describe(named_source(self._catalog, self._name), requests)
-        free = self._tables.release_tables({request.upstream for request in requests})
+        wanted = {request.upstream for request in requests}
+        free = wanted if self._tables is None else self._tables.release_tables(wanted)
         ready = [request for request in requests if request.upstream in free]
         if not ready:
             return
@@ -116,12 +139,13 @@ class SourceRunner:
             raise
         finally:
             self._capture = self._start_capture()
-            self._tables.resume_tables()
+            if self._tables is not None:
+                self._tables.resume_tables()
 
     def stop(self) -> None:
         """Stop apply, then capture, each after its current work; release the lock of the source."""
         try:
-            self._tables.stop()
+            self.suspend()
         finally:
             try:
                 self._capture.stop()
@@ -145,6 +169,8 @@ _WORKING_SECONDS = 60.0
 """A process that ran for this long counts as working."""
 _STOP_SECONDS = 20
 _LAST_BYTES = 20_000
+_MOST_BYTES = 1 << 20
+"""The size of a capture log at which the next process begins it again."""
 
 
 class CaptureSupervisor:
@@ -191,7 +217,7 @@ class CaptureSupervisor:
         command = [sys.executable, "-m", "penstock.engine.capture_process", home, self._source, str(self._died)]
         run_path(self._home).mkdir(parents=True, exist_ok=True)
         path = capture_log_path(self._home, self._source)
-        with path.open("ab") as log:
+        with path.open("wb" if path.exists() and path.stat().st_size > _MOST_BYTES else "ab") as log:
             self._begins = log.tell()
             self._started, self._durable = time.monotonic(), self._reached()
             return subprocess.Popen(

@@ -18,6 +18,7 @@ from penstock.changelog.interface import ChangeLogReader, Frontiers, LoggedTable
 from penstock.engine.catalog_records import debt_of, instance_of
 from penstock.engine.lifecycle import HALF
 from penstock.engine.locks import holder
+from penstock.engine.run_state import read_run_state
 from penstock.engine.sink_progress import SinkProgress, sink_progress
 from penstock.engine.sinks import AnySink, sink_of
 from penstock.errors import HistoryExpiredError
@@ -28,6 +29,7 @@ from penstock.positions import Lsn
 __all__ = [
     "DebtStatus",
     "HomeStatus",
+    "ProcessStatus",
     "ReaderStatus",
     "SinkStatus",
     "SourceStatus",
@@ -149,6 +151,23 @@ class SinkStatus:
 
 
 @dataclass(frozen=True)
+class ProcessStatus:
+    """The process that runs the home with ``penstock run``.
+
+    `state` is ``starting``, ``running``, ``restarting Spark`` or ``stopping``. `restarts` is the number of times that
+    Spark was lost, or could not be started, and was started again. `alarm` is set if that happened repeatedly in the
+    last minutes.
+    """
+
+    pid: int
+    state: str
+    since: str
+    started: str
+    restarts: int
+    alarm: str | None = None
+
+
+@dataclass(frozen=True)
 class HomeStatus:
     """The status of a home; `running` is the pid of the process that runs it, or None."""
 
@@ -158,6 +177,7 @@ class HomeStatus:
     sources: list[SourceStatus]
     debts: list[DebtStatus] = field(default_factory=list)
     sinks: list[SinkStatus] = field(default_factory=list)
+    process: ProcessStatus | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON document of ``penstock status --json``."""
@@ -169,7 +189,14 @@ def home_status(home: Path, catalog: Catalog) -> HomeStatus:
     running = holder(home)
     sources = [_source(home, catalog, record, running) for record in catalog.sources()]
     debts = [_debt(debt) for debt in catalog.debts()]
-    return HomeStatus(_VERSION, str(home), running, sources, debts, _sinks(home, catalog))
+    return HomeStatus(_VERSION, str(home), running, sources, debts, _sinks(home, catalog), _process(home))
+
+
+def _process(home: Path) -> ProcessStatus | None:
+    found = read_run_state(home)
+    if found is None:
+        return None
+    return ProcessStatus(found.pid, found.state, found.since, found.started, found.restarts, found.alarm())
 
 
 def _sinks(home: Path, catalog: Catalog) -> list[SinkStatus]:

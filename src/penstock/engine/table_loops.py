@@ -41,6 +41,7 @@ from penstock.engine.table import Progress, RunningTable
 from penstock.engine.table_errors import TableErrors
 from penstock.engine.work_rounds import WorkRounds
 from penstock.errors import DefiniteError, HistoryExpiredError, PenstockError, UsageError
+from penstock.event_log import Event
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error
@@ -84,6 +85,8 @@ class TableLoops:
         self._repair_tries: dict[int, Tries] = {}
         self._recorded_error: PenstockError | None = None
         """The error that was last recorded with the source, because one of the loops fails repeatedly."""
+        self.merges = 0
+        """The number of merges into tables: the sign that Spark works."""
         self.failure: BaseException | None = None
         """The error that ended one of the loops permanently."""
         self._threads = [
@@ -270,7 +273,7 @@ class TableLoops:
         return Repairer(self._home, self._catalog, spark, self._source, database, self._report, self._stop)
 
     def _report(self, text: str) -> None:
-        self._progress(f"{self._source}: {text}")
+        self._progress(Event(f"{self._source}: {text}", "progress", source=self._source))
 
     # -- compaction -------------------------------------------------------------------------------------------------
 
@@ -356,19 +359,23 @@ class TableLoops:
             return
         if (messages := message_tables(self._log)) is not None:
             messages.apply(self._store.spark, table, at, upto)
+            self.merges += 1
             return
         schema = logged.schema_within(at.position, upto) or at.schema
         if len(schema.columns) > len(at.schema.columns):
-            self._progress(f"{self._source}: {table.record.upstream} has new columns")
+            message = f"{self._source}: {table.record.upstream} has new columns"
+            self._progress(Event(message, "columns_added", source=self._source, table=table.record.upstream))
             table.base.evolve(schema)
         change = self._store.net_change(self._log, schema, at.position, upto)
         if change is not None:
             table.base.merge(change.net, upto, change.contents)
             table.load_state()
+            self.merges += 1
 
     def _fail(self, table: RunningTable, error: PenstockError) -> None:
         table.fail(error)
-        self._progress(f"{self._source}: {error.message}")
+        fields = {"source": self._source, "table": table.record.upstream}
+        self._progress(Event(f"{self._source}: {error.message}", "table_failed", "error", **fields))
 
 
 def _release(table: RunningTable) -> bool:

@@ -27,7 +27,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -88,12 +89,14 @@ def session(
     master: str | None = None,
     config: Mapping[str, str] | None = None,
     progress: Callable[[str], None] | None = None,
+    output: int | None = None,
 ) -> SparkSession:
     """Return a Spark session on this machine, or the one that this process already has.
 
     `config` contains Spark settings that override those of Penstock. The default of `master` is all cores of this
     machine, with at least two threads. `progress` is called with a message before jars are downloaded.
-    `PENSTOCK_DRIVER_MEMORY` sets the memory of the driver (default 2g).
+    `PENSTOCK_DRIVER_MEMORY` sets the memory of the driver (default 2g). `output` is a file descriptor for what the JVM
+    prints, instead of the stdout and stderr of this process.
     """
     if (running := SparkSession.getActiveSession()) or (running := _of_context(SparkContext._active_spark_context)):
         return _fit(running)
@@ -103,6 +106,8 @@ def session(
     _add_local(builder)
     configure(builder, progress=progress)
     with _signal_handler_kept():
+        if output is not None:
+            _launch(builder, output)
         return builder.getOrCreate()
 
 
@@ -123,6 +128,15 @@ def is_alive() -> bool:
     """Return whether the JVM that this process started is still running."""
     process = getattr(SparkContext._gateway, "proc", None)
     return process is None or process.poll() is None
+
+
+def _launch(builder: SparkSession.Builder, output: int) -> None:
+    """Start the JVM for a session, with its output redirected; the builder then uses this JVM."""
+    conf = SparkConf()
+    for key, value in builder._options.items():
+        conf.set(key, value)
+    gateway = launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
 
 def _choose_programs() -> None:
