@@ -22,8 +22,7 @@ def shape(title: str, kind: Any, words: dict[str, str]) -> str:
 
 def _json_type(annotation: str) -> str:
     names = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "None": "null"}
-    names["VerifyReport"] = "object"
-    names["ProcessStatus"] = "object"
+    names |= dict.fromkeys(["VerifyReport", "ProcessStatus", "SlotStatus", "DiskStatus"], "object")
     if annotation == "list[str]":
         return "list of strings"
     if listed := re.fullmatch(r"list\[(\w+)\]", annotation):

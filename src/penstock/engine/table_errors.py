@@ -24,6 +24,7 @@ from penstock.engine.error_policy import (
     error_action,
     explained,
 )
+from penstock.engine.instruments import count_error
 from penstock.engine.table import Progress, RunningTable
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.layout import defects_path
@@ -61,6 +62,7 @@ class TableErrors:
         except Exception as error:
             action = error_action(error, of_table=True)
             if action is ErrorAction.END_TABLE and isinstance(error, PenstockError):
+                count_error(error, self._source)
                 table.fail(error)
                 self._progress(f"{self._source}: {error.message}")
                 return
@@ -83,6 +85,7 @@ class TableErrors:
 
     def report(self, doing: str, error: BaseException, tries: Tries, action: ErrorAction) -> None:
         """Count and report a failure, and write the stack of an unexpected one to the defects file."""
+        count_error(error, self._source)
         tries.failed(longest=LONGEST_TRANSIENT_PAUSE if action is ErrorAction.RETRY else LONGEST_PAUSE)
         if isinstance(error, PenstockError):
             self._progress(f"{self._source}: {error.message}; retrying")
