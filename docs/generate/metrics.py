@@ -9,7 +9,15 @@ from penstock.engine.metrics import descriptions
 __all__ = ["page"]
 
 _GROUPS = {
-    "The home": ("penstock_info", "penstock_running", "penstock_disk_", "penstock_debts", "penstock_alarm"),
+    "The home": (
+        "penstock_info",
+        "penstock_running",
+        "penstock_disk_",
+        "penstock_debts",
+        "penstock_alarm",
+        "penstock_run_state",
+        "penstock_spark_restarts",
+    ),
     "Sources": ("penstock_source_",),
     "Slots": ("penstock_slot_",),
     "Tables": ("penstock_table_",),

@@ -40,7 +40,7 @@ def test_json_format(tmp_path: Path, database: Database) -> None:
         home.drop("shop")
     assert (answer.code, answer.err) == (0, "")
     found = json.loads(answer.out)
-    assert list(found) == ["version", "home", "running", "sources", "debts", "sinks", "disk", "alarms"]
+    assert list(found) == ["version", "home", "running", "sources", "debts", "sinks", "process", "disk", "alarms"]
     assert (found["debts"], found["sinks"]) == ([], [])
     assert (found["version"], found["home"], found["running"]) == (1, str(home.path), None)
     (source,) = found["sources"]

@@ -27,6 +27,7 @@ from penstock.engine.status import (
     AlarmStatus,
     DiskStatus,
     HomeStatus,
+    ProcessStatus,
     ReaderStatus,
     SinkStatus,
     SourceStatus,
@@ -84,6 +85,11 @@ AT_ONCE = {
     "wal_retained": (slot(retained_bytes=11 * GB), "warning", "shop"),
     "clock_skew": (home(clock_skew_ms=6000.0), "warning", "shop"),
     "clock_skew, behind": (home(clock_skew_ms=-6000.0), "warning", "shop"),
+    "spark_lost": (
+        replace(HOME, process=ProcessStatus(1, "running", "", "", 3, "Spark ended 3 times")),
+        "critical",
+        None,
+    ),
     "history_held": (home(readers=[ReaderStatus("reader x", "0/20", None, 2.1 * 86_400_000)]), "warning", "shop"),
 }
 

@@ -20,6 +20,7 @@ from penstock.engine.status import (
     AlarmStatus,
     DiskStatus,
     HomeStatus,
+    ProcessStatus,
     ReaderStatus,
     SinkStatus,
     SourceStatus,
@@ -96,7 +97,8 @@ def test_slot_disk_and_alarms() -> None:
         AlarmStatus("critical", "disk_low", "full", "Free some.", "2026-11-15T07:15:58+00:00"),
         AlarmStatus("warning", "no_progress", "stuck", "Look.", "2026-11-15T07:15:58+00:00", "a", "public.t"),
     ]
-    found = samples(HomeStatus(1, "home", None, sources, disk=DiskStatus(10, 100), alarms=alarms))
+    process = ProcessStatus(1, "restarting Spark", "", "", 3)
+    found = samples(HomeStatus(1, "home", None, sources, process=process, disk=DiskStatus(10, 100), alarms=alarms))
     assert found["penstock_slot_active", "a", "penstock_a"] == 1
     assert found["penstock_slot_retained_bytes", "a", "penstock_a"] == 5000
     assert found["penstock_slot_safe_bytes", "a", "penstock_a"] == 700
@@ -107,6 +109,8 @@ def test_slot_disk_and_alarms() -> None:
     assert found["penstock_source_log_bytes", "a"] == 9000
     assert (found["penstock_disk_free_bytes",], found["penstock_disk_total_bytes",]) == (10, 100)
     assert found["penstock_alarm", "critical", "disk_low"] == 1
+    assert found["penstock_spark_restarts_total",] == 3
+    assert found["penstock_run_state", "restarting Spark"] == 1
     assert found["penstock_alarm", "a", "no_progress", "public.t", "warning"] == 1
 
 

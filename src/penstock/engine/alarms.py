@@ -16,6 +16,7 @@
 | ``no_progress`` | critical | a source, table or sink has work or waits, and has not moved for some minutes |
 | ``clock_skew`` | warning | the clocks of the server and of this machine differ |
 | ``history_held`` | warning | a reader holds back much more history than ``retain history`` |
+| ``spark_lost`` | critical | Spark was lost repeatedly in the last minutes, or cannot be started |
 
 Whether something moves, and since when an alarm has been active, follows from earlier statuses: that is the `Memory`.
 The process that runs the home evaluates alarms regularly, and keeps the memory in a file of the home (`AlarmWatch`).
@@ -56,7 +57,7 @@ __all__ = [
 
 CODES = (
     *("disk_low", "disk_full", "slot_lost", "slot_at_risk", "wal_retained", "no_progress", "clock_skew"),
-    "history_held",
+    *("history_held", "spark_lost"),
 )
 """All codes."""
 _EACH_SECONDS = 5.0
@@ -134,6 +135,7 @@ def evaluate(status: HomeStatus, memory: Memory, limits: Limits, now: datetime) 
     moved = _moved(status, memory, now.timestamp())
     found = [
         *_disk_alarms(status, limits),
+        *_spark_alarms(status),
         *(alarm for source in status.sources for alarm in _source_alarms(source, limits)),
         *_stalled(status, moved, limits, now.timestamp()),
     ]
@@ -162,6 +164,11 @@ def _disk_alarms(status: HomeStatus, limits: Limits) -> Iterator[_Found]:
     elif disk.free_bytes < min(limits.disk_free, limits.disk_share * disk.total_bytes):
         hint = f"Free some space. Below {size_text(limits.disk_floor)}, capture and apply pause until there is more."
         yield _Found("warning", "disk_low", message, hint)
+
+
+def _spark_alarms(status: HomeStatus) -> Iterator[_Found]:
+    if status.process is not None and status.process.alarm:
+        yield _Found("critical", "spark_lost", status.process.alarm, "`penstock logs` shows why.")
 
 
 def _source_alarms(source: SourceStatus, limits: Limits) -> Iterator[_Found]:

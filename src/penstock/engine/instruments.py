@@ -20,7 +20,6 @@ __all__ = [
     "REGISTRY",
     "SINK_BATCH_SECONDS",
     "SNAPSHOT_SECONDS",
-    "SPARK_RESTARTS",
     "Description",
     "count_error",
 ]
@@ -85,7 +84,6 @@ ERRORS = _counter(
 CAPTURE_RESTARTS = _counter(
     "penstock_capture_restarts_total", "Capture processes that died and were started again", ("source",)
 )
-SPARK_RESTARTS = _counter("penstock_spark_restarts_total", "Times that Spark was lost and started again", ())
 
 
 def count_error(error: BaseException, source: str, sink: str = "") -> None:

@@ -117,6 +117,17 @@ _HOME = (
     _home("disk_total_bytes", "Size of the file system of the home", lambda s: _disk(s, "total_bytes")),
     _home("debts", "Dropped sources whose upstream objects could not be removed", lambda s: len(s.debts)),
     Family(
+        "penstock_run_state",
+        "1 for the current state of penstock run: starting, running, restarting Spark or stopping",
+        ("state",),
+        lambda status: [((status.process.state,), 1)] if status.process else [],
+    ),
+    _home(
+        "spark_restarts_total",
+        "Times that Spark was lost, or could not be started, and was started again",
+        lambda s: s.process.restarts if s.process else None,
+    ),
+    Family(
         "penstock_alarm",
         "1 for each active alarm; labels that do not apply are empty",
         ("code", "level", "source", "table", "sink"),
