@@ -27,6 +27,6 @@ def _json_type(annotation: str) -> str:
         return "list of strings"
     if listed := re.fullmatch(r"list\[(\w+)\]", annotation):
         return f"list of {re.sub('Status$|^Check|^Verify', '', listed[1]).lower()}s"
-    if annotation == "dict[str, Any]":
+    if annotation in ("dict[str, Any]", "dict[str, int]"):
         return "object"
     return " or ".join(names[part] for part in annotation.split(" | "))

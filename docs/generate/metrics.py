@@ -18,7 +18,7 @@ _GROUPS = {
         "penstock_run_state",
         "penstock_spark_restarts",
     ),
-    "Sources": ("penstock_source_",),
+    "Sources": ("penstock_source_", "penstock_capture_errors"),
     "Slots": ("penstock_slot_",),
     "Tables": ("penstock_table_",),
     "Readers": ("penstock_reader_",),

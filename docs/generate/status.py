@@ -118,6 +118,8 @@ _FIELDS: dict[type, dict[str, str]] = {
         "clock_skew_ms": "How far the clock of the server is ahead of the clock of this machine, in milliseconds; null "
         "if the server could not be queried.",
         "slot": "Its replication slot; null if it has none, or the server could not be queried.",
+        "capture_errors": "The number of errors of capture by class, since the source was created, including transient "
+        "ones.",
     },
     ReaderStatus: {
         "name": "`tables` for the base tables, `reader NAME` for a registered reader; others are leases.",
@@ -199,6 +201,7 @@ def _example() -> HomeStatus:
         retain_history="1 day",
         clock_skew_ms=0.4,
         slot=SlotStatus("penstock_shop", True, "reserved", 2_097_152, None, "0/2A9D5B0"),
+        capture_errors={"TransientError": 2},
     )
     sink = SinkStatus(
         name="orders_out",

@@ -47,7 +47,7 @@ def test_json_format(tmp_path: Path, database: Database) -> None:
     assert list(source) == [
         *("name", "kind", "at", "state", "valid", "durable", "committed_at", "latency_ms", "lag_bytes"),
         *("error", "hint", "log", "tables", "readers", "part_of", "shard", "waiting", "valid_from"),
-        *("complete_until", "log_bytes", "retain_history", "clock_skew_ms", "slot"),
+        *("complete_until", "log_bytes", "retain_history", "clock_skew_ms", "slot", "capture_errors"),
     ]
     assert source["log"] is None
     assert source["readers"] == [{"name": "tables", "position": source["valid"], "expires": None, "lag_ms": 0.0}]

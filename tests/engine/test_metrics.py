@@ -123,6 +123,20 @@ def test_errors_are_counted_by_class_without_their_text() -> None:
     assert "secret" not in text
 
 
+def test_errors_of_capture_are_counted_by_class(start_shop: Callable[..., Shop]) -> None:
+    """The server ends the connection, and capture connects again."""
+    shop = start_shop("CREATE TABLE orders (id int PRIMARY KEY)")
+    shop.database.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
+
+    def counted() -> dict[tuple[str, ...], float]:
+        return {key: n for key, n in samples(shop.home.status()).items() if key[0] == "penstock_capture_errors_total"}
+
+    until(counted, "the error")
+    until(lambda: (slot := shop.home.status().sources[0].slot) is not None and slot.active, "the stream")
+    assert sum(counted().values()) >= 1
+    assert all(key[1:] != ("DefiniteError", "shop") for key in counted())
+
+
 def test_memory_of_the_processes() -> None:
     found = samples(HomeStatus(1, "home", os.getpid(), []))
     assert found["penstock_process_resident_memory_bytes", "run"] > 1 << 20

@@ -39,7 +39,7 @@ def rules() -> list[dict[str, Any]]:
 def expressions() -> Iterator[tuple[str, str]]:
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", []):
-            yield f"panel {panel['title']}", target["expr"]
+            yield f"panel {panel['title']} {target['refId']}", target["expr"]
     for variable in dashboard()["templating"]["list"]:
         if variable["type"] == "query":
             yield f"variable {variable['name']}", variable["query"]["query"]
@@ -50,6 +50,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 
 EXPRESSIONS = dict(expressions())
+assert len(EXPRESSIONS) == len([*expressions()])
 
 
 def test_the_guide_and_both_files_have_expressions() -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.engine.as_of import durable_now
+from penstock.engine.capture_errors import count_capture_error
 from penstock.engine.catalog_records import instance_of
 from penstock.engine.disk_space import pausing_when_full, wait_for_space
 from penstock.engine.error_policy import Tries
@@ -75,11 +76,13 @@ def capture(home: Path, name: str, stop: threading.Event, died: int = 0) -> int:
                 _run_until_stopped(home, instance, catalog, name, stop, watch)
             return 0
         except PenstockError as error:
+            count_capture_error(home, name, error)
             catalog.set_source(name, SourceState.FAILED, error=error.message, hint=error.hint)
             return error.exit_code
         except Exception as error:
             if stop.is_set():
                 return 0
+            count_capture_error(home, name, error)
             _record_error(catalog, name, error, tries)
             if stop.wait(tries.pause):
                 return 0
@@ -179,6 +182,7 @@ def _run_until_stopped(
                 instance.run(halted, watch.connected)
             wait_for_space(home, stop, partial(_note, catalog, name), partial(_remove_history, catalog, name, instance))
         except TransientError as error:
+            count_capture_error(home, name, error)
             moved = instance.durable_frontier() != before
             pause = _FIRST_PAUSE if moved else min(pause * 2, _LONGEST_PAUSE)
             failing_since = time.monotonic() if moved or not failing_since else failing_since

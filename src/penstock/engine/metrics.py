@@ -170,6 +170,12 @@ def _wal_statuses(status: HomeStatus) -> Iterator[Sample]:
             yield (source.name, source.slot.name, source.slot.wal_status or "missing"), 1
 
 
+def _capture_errors(status: HomeStatus) -> Iterator[Sample]:
+    for source in status.sources:
+        for name, count in source.capture_errors.items():
+            yield (source.name, name), count
+
+
 _SOURCES = (
     _source("up", "1 if the source is ready, 0 if it has failed or is being created or dropped", _up),
     Family(
@@ -198,6 +204,12 @@ _SOURCES = (
         "clock_skew_seconds",
         "How far the clock of the server is ahead of the clock of this machine",
         lambda s: _seconds(s.clock_skew_ms),
+    ),
+    Family(
+        "penstock_capture_errors_total",
+        "Errors of capture by class, including transient ones, which are retried; since the source was created",
+        ("source", "class"),
+        _capture_errors,
     ),
     _slot("active", "1 if a session reads the slot", lambda s: s.active),
     _slot("retained_bytes", "WAL that the server retains for the slot", lambda s: s.retained_bytes),

@@ -16,6 +16,7 @@ from penstock.catalog.sinks import SinkRecord
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, Debt, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLogReader, Frontiers, Lease, LoggedTable
+from penstock.engine.capture_errors import capture_errors
 from penstock.engine.catalog_records import debt_of, instance_of
 from penstock.engine.lifecycle import HALF
 from penstock.engine.locks import holder
@@ -96,6 +97,7 @@ class SourceStatus:
     says what capture waits for, such as the rest of a transaction. `valid_from` is the time from which the tables are
     consistent, if capture began in the middle of a transaction. Every transaction that committed before
     `complete_until` is in the log. `slot` and `clock_skew_ms` are None if the upstream could not be queried.
+    `capture_errors` counts the errors of capture by class, including transient ones.
     """
 
     name: str
@@ -121,6 +123,7 @@ class SourceStatus:
     retain_history: str | None = None
     clock_skew_ms: float | None = None
     slot: SlotStatus | None = None
+    capture_errors: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -351,6 +354,7 @@ def _source(home: Path, catalog: Catalog, record: SourceRecord, running: int | N
         complete_until=_moment(frontiers.passed if frontiers else None),
         log_bytes=size,
         retain_history=instance.retain_history,
+        capture_errors=capture_errors(home, record.name),
     )
 
 
