@@ -7,7 +7,7 @@
     CheckReport ─▶ check.md          PostgresOptions ─▶ source-options.md   transaction_json ─▶ tail.md
     VerifyReport ─▶ verify.md        options of other kinds ─▶ other-sources.md
     statements.py, options ─▶ sql.md KafkaWithOptions ─▶ kafka-options.md   DETECTED ─▶ detected.md
-    KafkaSink ─▶ sinks.md            routes of the server ─▶ http.md
+    KafkaSink ─▶ sinks.md            routes of the server ─▶ http.md        FAMILIES, instruments ─▶ metrics.md
 
 Each page is a module with a function `page`. The module also contains the texts that the code does not, such as a
 description of each status field and of each type. A field or type without one raises `KeyError`, so a page cannot
@@ -26,6 +26,7 @@ from docs.generate import (
     errors,
     http,
     kafka_options,
+    metrics,
     other_sources,
     sinks,
     source_options,
@@ -54,6 +55,7 @@ def pages() -> dict[str, str]:
         "types.md": types.page,
         "states.md": states.page,
         "status.md": status.page,
+        "metrics.md": metrics.page,
         "check.md": check.page,
         "tail.md": tail.page,
         "verify.md": verify.page,

@@ -22,12 +22,11 @@ def shape(title: str, kind: Any, words: dict[str, str]) -> str:
 
 def _json_type(annotation: str) -> str:
     names = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "None": "null"}
-    names["VerifyReport"] = "object"
-    names["ProcessStatus"] = "object"
+    names |= dict.fromkeys(["VerifyReport", "ProcessStatus", "SlotStatus", "DiskStatus"], "object")
     if annotation == "list[str]":
         return "list of strings"
     if listed := re.fullmatch(r"list\[(\w+)\]", annotation):
         return f"list of {re.sub('Status$|^Check|^Verify', '', listed[1]).lower()}s"
-    if annotation == "dict[str, Any]":
+    if annotation in ("dict[str, Any]", "dict[str, int]"):
         return "object"
     return " or ".join(names[part] for part in annotation.split(" | "))

@@ -17,8 +17,8 @@ def page() -> str:
     parts = [
         "# States",
         "States are stored in the catalog of the home, so they survive a restart. `penstock status`, `SHOW SOURCES`,"
-        " `SHOW TABLES`, `SHOW SINKS` and the metrics (`penstock_source_state`, and the label `state` of"
-        " `penstock_table_behind`) use the same names.",
+        " `SHOW TABLES`, `SHOW SINKS` and the metrics (`penstock_source_state`, `penstock_table_state`)"
+        " use the same names.",
     ]
     for title, states in (("Sources", SourceState), ("Tables", TableState), ("Sinks", SinkState)):
         docs = attribute_docs(states)

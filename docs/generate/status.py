@@ -8,7 +8,9 @@ from docs.generate.json_shapes import shape
 
 from penstock.catalog.states import SinkState, SourceState, TableState
 from penstock.engine.status import (
+    AlarmStatus,
     DebtStatus,
+    DiskStatus,
     HomeStatus,
     ProcessStatus,
     ReaderStatus,
@@ -16,6 +18,7 @@ from penstock.engine.status import (
     SourceStatus,
     TableStatus,
 )
+from penstock.sources.upstream_status import SlotStatus
 
 __all__ = ["page"]
 
@@ -29,6 +32,8 @@ _FIELDS: dict[type, dict[str, str]] = {
         "again to remove them.",
         "sinks": "One object per sink.",
         "process": "The process of `penstock run`, or null if the home is not running, or is run by the Python API.",
+        "disk": "The file system of the home.",
+        "alarms": "Conditions that need attention: see [monitoring](../how-to/monitor-with-prometheus.md#alarms).",
     },
     ProcessStatus: {
         "pid": "Its pid.",
@@ -37,6 +42,31 @@ _FIELDS: dict[type, dict[str, str]] = {
         "started": "The time at which the process started.",
         "restarts": "How often Spark was lost, or could not be started, and was started again.",
         "alarm": "A message if Spark was lost repeatedly in the last ten minutes, or cannot start; otherwise null.",
+    },
+    DiskStatus: {
+        "free_bytes": "Free space, in bytes.",
+        "total_bytes": "Size, in bytes.",
+    },
+    AlarmStatus: {
+        "level": "`warning`, or `critical`: data stops flowing, or is about to be lost.",
+        "code": "What it is about; the codes are stable.",
+        "message": "What is the case, for people to read.",
+        "hint": "What to do about it.",
+        "since": "When it began; the present time if no process runs the home.",
+        "source": "The source that it is about, or null.",
+        "table": "The table that it is about, by its name upstream, or null.",
+        "sink": "The sink that it is about, or null.",
+    },
+    SlotStatus: {
+        "name": "The name of the slot.",
+        "active": "Whether a session reads it.",
+        "wal_status": "As in `pg_replication_slots`: `reserved`, `extended`, `unreserved` (about to be invalidated) or "
+        "`lost`; null if the slot does not exist.",
+        "retained_bytes": "WAL that the server retains for it, in bytes.",
+        "safe_bytes": "WAL that can be written until it may be invalidated, in bytes; null if there is no limit "
+        "(`max_slot_wal_keep_size`).",
+        "confirmed": "The position up to which the source has confirmed.",
+        "invalidated": "Why the slot cannot be read any more; null if it can.",
     },
     SinkStatus: {
         "name": "The name of the sink.",
@@ -82,11 +112,21 @@ _FIELDS: dict[type, dict[str, str]] = {
         "the last one) or the rest of a transaction, and the possible reason; otherwise null.",
         "valid_from": "The time from which its tables are consistent, if capture began in the middle of a transaction; "
         "otherwise null.",
+        "complete_until": "Every transaction that committed before this time is in the log.",
+        "log_bytes": "Size of the change log, in bytes.",
+        "retain_history": "The option `retain history`: how long history is retained, beyond what readers need.",
+        "clock_skew_ms": "How far the clock of the server is ahead of the clock of this machine, in milliseconds; null "
+        "if the server could not be queried.",
+        "slot": "Its replication slot; null if it has none, or the server could not be queried.",
+        "capture_errors": "The number of errors of capture by class, since the source was created, including transient "
+        "ones.",
     },
     ReaderStatus: {
         "name": "`tables` for the base tables, `reader NAME` for a registered reader; others are leases.",
         "position": "History after this position is retained for it.",
         "expires": "When its lease expires unless it is renewed; null for a registered reader, which does not expire.",
+        "lag_ms": "Age of the history that is retained for it: the time between its position and the end of the log, "
+        "in milliseconds.",
     },
     TableStatus: {
         "name": "The name in queries, `source.table`.",
@@ -103,6 +143,9 @@ _FIELDS: dict[type, dict[str, str]] = {
         "estimated_bytes": "Estimated number of bytes: the size of the table upstream, or `copied_bytes` if that is "
         "higher.",
         "waiting": "What its snapshot waits for: the transaction that delays it, with its pid and age.",
+        "changes": "Captured changes since the source was created; null before the first one.",
+        "lag_ms": "How much older the last change in the base table is than the last one in the log, in milliseconds; "
+        "null before its initial snapshot. Live views do not have this lag.",
     },
 }
 
@@ -114,13 +157,20 @@ def page() -> str:
         f"```json\n{json.dumps(_example().as_json(), indent=2)}\n```",
     ]
     kinds = (("The home", HomeStatus), ("A source", SourceStatus), ("A table", TableStatus))
-    more = (("The process", ProcessStatus), ("A reader", ReaderStatus), ("A debt", DebtStatus), ("A sink", SinkStatus))
+    more = (
+        *(("The process", ProcessStatus), ("A slot", SlotStatus), ("A reader", ReaderStatus), ("A debt", DebtStatus)),
+        *(("A sink", SinkStatus), ("The disk", DiskStatus), ("An alarm", AlarmStatus)),
+    )
     return "\n\n".join([*parts, *(shape(title, kind, _FIELDS[kind]) for title, kind in (*kinds, *more))])
 
 
 def _example() -> HomeStatus:
     tables = [
-        TableStatus("shop.orders", "public.orders", TableState.LIVE.value, "0/28F14C0", 757, None, None),
+        TableStatus(
+            *("shop.orders", "public.orders", TableState.LIVE.value, "0/28F14C0", 757, None, None),
+            changes=182_004,
+            lag_ms=2140.5,
+        ),
         TableStatus(
             "shop.visits",
             "public.visits",
@@ -145,7 +195,13 @@ def _example() -> HomeStatus:
         hint=None,
         log=None,
         tables=tables,
-        readers=[ReaderStatus("tables", "0/28F14C0", None)],
+        readers=[ReaderStatus("tables", "0/28F14C0", None, 86_402_140.5)],
+        complete_until="2026-11-15T07:16:01.224+00:00",
+        log_bytes=41_975_808,
+        retain_history="1 day",
+        clock_skew_ms=0.4,
+        slot=SlotStatus("penstock_shop", True, "reserved", 2_097_152, None, "0/2A9D5B0"),
+        capture_errors={"TransientError": 2},
     )
     sink = SinkStatus(
         name="orders_out",
@@ -162,4 +218,12 @@ def _example() -> HomeStatus:
     )
     started = "2026-11-15T06:02:11.420+00:00"
     process = ProcessStatus(4711, "running", "2026-11-15T06:02:18.913+00:00", started, 0)
-    return HomeStatus(1, ".penstock", 4711, [source], sinks=[sink], process=process)
+    disk = DiskStatus(1_612_709_888, 63_278_391_296)
+    alarm = AlarmStatus(
+        level="warning",
+        code="disk_low",
+        message="1.5 GB of 58.9 GB are free on the file system of the home",
+        hint="Free some space. Below 512 MB, capture and apply pause until there is more.",
+        since="2026-11-15T07:02:11+00:00",
+    )
+    return HomeStatus(1, ".penstock", 4711, [source], sinks=[sink], process=process, disk=disk, alarms=[alarm])

@@ -20,6 +20,7 @@ from penstock.catalog.repairs import Repair, Repairs
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.changelog.interface import ChangeLog, Frontiers
+from penstock.engine.alarms import with_alarms
 from penstock.engine.as_of import AsOf
 from penstock.engine.catalog_records import instance_of, require_database, whole_spec_of
 from penstock.engine.check import CheckReport, check_sources
@@ -462,7 +463,7 @@ class HomeOperations:
 
     def status(self) -> HomeStatus:
         """Return the status of the home: sources, tables, frontiers, lag, errors."""
-        return home_status(self.path, self._catalog)
+        return with_alarms(self.path, home_status(self.path, self._catalog))
 
     def verify(
         self,

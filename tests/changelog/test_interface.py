@@ -195,6 +195,40 @@ def test_rolled_back_subtransactions_are_removed(writer: ChangeLogWriter, reader
     assert {moment.microsecond for moment in batch.column("_committed_at").to_pylist()} == {30}
 
 
+def test_changes_are_counted_once_each(log: ChangeLog, writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    """An update with its old row is one change; rolled-back and discarded changes are none."""
+    update = [Row(20, 1, Image.BEFORE, (1, "old")), Row(20, 1, Image.UPDATED, (1, "new"))]
+    moved = [Row(20, 2, Image.BEFORE_KEY, (1, None)), Row(20, 2, Image.UPDATED, (2, "new"))]
+    ended = [Row(20, 3, Image.DELETED_KEY, (2, None)), Row(20, 4, Image.TRUNCATE, None)]
+    assert reader.changes().get(ORDERS.table, 0) == 0
+    writer.publish([chunk(ORDERS, [inserted(20), *update, *moved, *ended])], Lsn(20), committed_at=20)
+    assert reader.changes() == {ORDERS.table: 5, ITEMS.table: 0}
+    writer.stage(7, [part((7, 0, 10), (8, 1, 11), (7, 2, 12))])
+    writer.stage(6, [part((6, 0, 20))])
+    assert reader.changes()[ORDERS.table] == 5, "a transaction in progress does not count"
+    writer.settle(6, Discarded())
+    writer.publish([chunk(ITEMS, [inserted(30)])], Lsn(30), staged={7: StagedCommit(Lsn(30), 30, frozenset({8}))})
+    with closing(log.reader()) as fresh:
+        assert fresh.changes() == reader.changes() == {ORDERS.table: 7, ITEMS.table: 1}
+
+
+def test_old_rows_of_rolled_back_subtransactions_do_not_count(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    subs = part((7, 0, 10), (8, 1, 11), (8, 1, 11), (7, 2, 12), (7, 2, 12))
+    kinds = [Image.INSERTED, Image.BEFORE, Image.UPDATED, Image.BEFORE, Image.UPDATED]
+    images = subs.images.set_column(2, subs.images.schema.field(2), pa.array([int(k) for k in kinds], pa.int8()))
+    mask = sum(1 << kind for kind in set(kinds))
+    writer.stage(7, [replace(subs, images=images, kinds=mask)])
+    writer.publish([], Lsn(30), committed_at=30, staged={7: StagedCommit(Lsn(30), 30, frozenset({8}))})
+    assert reader.changes()[ORDERS.table] == 2
+
+
+def test_size_of_a_log_grows_with_its_changes(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    writer.publish([chunk(ORDERS, [inserted(20)])], Lsn(20), committed_at=20)
+    before = reader.size()
+    writer.publish([chunk(ORDERS, [inserted(30, n, os.urandom(500).hex()) for n in range(100)])], Lsn(30))
+    assert reader.size() >= before + 100_000
+
+
 def test_a_discarded_transaction_leaves_no_trace(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     writer.stage(7, [part((7, 0, 10))])
     writer.stage(6, [part((6, 0, 20))])

@@ -60,7 +60,7 @@ class Writer:
 
     def described(self, table: int, first: int, last: int) -> IndexedChunk:
         self.data += 2
-        return IndexedChunk(table, 1, first, last, 3, 100, 128, 77, self.data, 1, 10)
+        return IndexedChunk(table, 1, first, last, 3, 100, 128, 77, self.data, 1, 10, changes=2)
 
     def truncate(self, valid: int) -> None:
         valid = max(self.index.valid, min(valid, self.index.durable, *(lease.at for lease in self.index.leases(0))))
@@ -92,6 +92,8 @@ def answers(index: Index) -> tuple[object, ...]:
         index.staging.dump(),
         index.first_needed_offsets(),
         index.owner,
+        index.changes(),
+        index.size(),
     )
 
 
@@ -120,7 +122,7 @@ def test_reader_starting_at_a_truncation_has_complete_state(steps: list[tuple[st
 
 def perform(writer: Writer, step: str, n: int) -> None:
     index, serial, lsn, xid = writer.index, writer.serial + 1, writer.index.durable + 1 + n, n % 3
-    part = StagedPart(writer.described(1 + n % 2, -1, -1), ((0, xid, 2), (1, 100, 1)))
+    part = StagedPart(writer.described(1 + n % 2, -1, -1), ((0, xid, 2, 1), (1, 100, 1, 1)))
     match step:
         case "publish":
             chunks = (writer.described(1 + n % 2, index.durable + 1, lsn),) if n % 5 else ()
@@ -180,8 +182,8 @@ def test_missing_record_is_detected() -> None:
 def test_rolled_back_subtransactions_are_omitted() -> None:
     writer = Writer()
     writer.write(Created(0, 10, 5))
-    whole = StagedPart(writer.described(1, -1, -1), ((0, 7, 2), (1, 8, 1), (2, 9, 4)))
-    writer.write(Staged(1, 7, (whole, StagedPart(writer.described(1, -1, -1), ((0, 8, 5),)))))
+    whole = StagedPart(writer.described(1, -1, -1), ((0, 7, 2, 1), (1, 8, 1, 1), (2, 9, 4, 4)))
+    writer.write(Staged(1, 7, (whole, StagedPart(writer.described(1, -1, -1), ((0, 8, 5, 5),)))))
     writer.write(Settled(2, 7, True, (8,)))
     [left] = writer.index.staging.committed(7, StagedCommit(Lsn(30), 31, frozenset({9})))
     assert (left.first, left.last, left.rows) == (30, 30, 2)

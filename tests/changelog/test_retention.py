@@ -74,6 +74,29 @@ def test_time_resolves_to_the_last_transaction_at_or_before_it(
     assert reader.position_at(moment(later(28.5))) == 28
 
 
+def test_position_resolves_to_the_time_of_the_last_publication_up_to_it(
+    history: ChangeLogWriter, reader: ChangeLogReader
+) -> None:
+    found = [reader.time_at(Lsn(lsn)) for lsn in (21, 22, 25, 27, 29, 99)]
+    assert found == [moment(later(s)) for s in (21, 21, 25, 27, 29, 29)]
+    begins = reader.frontiers().valid_at
+    assert reader.time_at(START) == reader.time_at(Lsn(20)) == begins
+    history.retain(moment(later(25)))
+    assert reader.time_at(Lsn(21)) == moment(later(25)), "the start of history"
+    assert reader.time_at(Lsn(27)) == moment(later(27))
+
+
+def test_number_of_changes_survives_retention_and_reopening(log: ChangeLog, history: ChangeLogWriter) -> None:
+    history.retain(FOREVER)
+    with closing(log.reader()) as reader:
+        assert reader.frontiers().valid == 29
+        assert reader.changes()[ORDERS.table] == 10
+        publish(history, (40, later(40)))
+        assert reader.changes()[ORDERS.table] == 11
+    with closing(log.reader()) as fresh:
+        assert fresh.changes()[ORDERS.table] == 11
+
+
 def test_time_before_log_creation_is_rejected(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
     with pytest.raises(HistoryExpiredError, match="begins at") as caught:
         reader.position_at(moment(NOW - 3600_000_000))

@@ -25,6 +25,8 @@ TABLE = {
     "error": None,
     "hint": None,
     **dict.fromkeys(["copied_rows", "copied_bytes", "estimated_rows", "estimated_bytes", "waiting"]),
+    "changes": None,
+    "lag_ms": None,
 }
 
 
@@ -38,22 +40,27 @@ def test_json_format(tmp_path: Path, database: Database) -> None:
         home.drop("shop")
     assert (answer.code, answer.err) == (0, "")
     found = json.loads(answer.out)
-    assert list(found) == ["version", "home", "running", "sources", "debts", "sinks"]
+    assert list(found) == ["version", "home", "running", "sources", "debts", "sinks", "process", "disk", "alarms"]
     assert (found["debts"], found["sinks"]) == ([], [])
     assert (found["version"], found["home"], found["running"]) == (1, str(home.path), None)
     (source,) = found["sources"]
     assert list(source) == [
         *("name", "kind", "at", "state", "valid", "durable", "committed_at", "latency_ms", "lag_bytes"),
         *("error", "hint", "log", "tables", "readers", "part_of", "shard", "waiting", "valid_from"),
+        *("complete_until", "log_bytes", "retain_history", "clock_skew_ms", "slot", "capture_errors"),
     ]
     assert source["log"] is None
-    assert source["readers"] == [{"name": "tables", "position": source["valid"], "expires": None}]
+    assert source["readers"] == [{"name": "tables", "position": source["valid"], "expires": None, "lag_ms": 0.0}]
+    assert source["slot"].items() >= {"name": "penstock_shop", "active": False, "wal_status": "reserved"}.items()
+    assert source["slot"]["retained_bytes"] >= 0
+    assert source["log_bytes"] > 0
+    assert found["disk"]["free_bytes"] <= found["disk"]["total_bytes"]
     assert (source["name"], source["kind"], source["state"]) == ("shop", "POSTGRES", "ready")
     assert source["at"] == f"127.0.0.1:{database.server.port}/{database.name}"
     assert source["valid"] == source["durable"]
     assert source["lag_bytes"] >= 0
     notes, orders = source["tables"]
-    assert orders == TABLE
+    assert orders == TABLE | {"changes": orders["changes"]}
     assert list(notes) == list(TABLE)
     assert notes["state"] == "failed"
     assert notes["error"].startswith("table has no primary key")

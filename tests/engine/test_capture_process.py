@@ -16,6 +16,7 @@ import pytest
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog, SourceRecord
 from penstock.changelog.sqlite.log import SqliteLogReader
+from penstock.engine.capture_errors import capture_errors
 from penstock.engine.lifecycle import create_source, drop_source
 from penstock.engine.source_runner import CaptureSupervisor
 from penstock.layout import catalog_path, log_path, run_path
@@ -114,6 +115,7 @@ def test_permanent_error_is_in_the_catalog(home: Home) -> None:
     assert "no longer exists" in record.error
     assert record.hint is not None
     assert f"penstock drop {home.name}" in record.hint
+    assert capture_errors(home.path, home.name) == {"DefiniteError": 1}
 
 
 def test_interference_is_in_the_catalog_and_drop_removes_the_watermark_schema(database: Any, tmp_path: Path) -> None:

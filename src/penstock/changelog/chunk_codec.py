@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.changelog.interface import Chunk, ChunkRef, Extent, transaction_schema
+from penstock.changelog.interface import Chunk, ChunkRef, Extent, is_change, transaction_schema
 from penstock.errors import DefiniteError, LogCorruptError
 from penstock.model import Image, TableName, image_schema, missing_value
 from penstock.positions import Lsn
@@ -88,12 +88,14 @@ class StoredChunk:
         constants = (pa.scalar(lsn, pa.int64()), pa.scalar(xid, pa.int64()), time)
         return _images(stored, columns, *(pa.repeat(value, len(stored)) for value in constants))
 
-    def without(self, columns: pa.Schema, aborted: Collection[int]) -> tuple[npt.NDArray[np.int32], int]:
-        """Return the rows of the given subtransactions, and the number of images of the other ones."""
+    def without(self, columns: pa.Schema, aborted: Collection[int]) -> tuple[npt.NDArray[np.int32], int, int]:
+        """Return the rows of the given subtransactions, and the number of images and of changes of the other ones."""
         xids = self._transactions().column(1).to_numpy()
         lost = np.flatnonzero(np.isin(xids, list(aborted))).astype(np.int32)
-        tx = self._images(columns).column(0).to_numpy()
-        return lost, int(np.isin(tx, lost, invert=True).sum())
+        images = self._images(columns)
+        kept = np.isin(images.column(0).to_numpy(), lost, invert=True)
+        changed = kept & is_change(images.column("_image").to_numpy())
+        return lost, int(kept.sum()), int(changed.sum())
 
     def _transactions(self) -> pa.RecordBatch:
         return pa.ipc.read_record_batch(pa.py_buffer(self.transactions), _TRANSACTIONS)

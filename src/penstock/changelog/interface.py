@@ -55,6 +55,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import TableError
@@ -62,6 +64,7 @@ from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn
 
 __all__ = [
+    "OLD_ROWS",
     "ChangeLog",
     "ChangeLogReader",
     "ChangeLogWriter",
@@ -75,6 +78,7 @@ __all__ = [
     "LoggedTable",
     "Prepared",
     "StagedCommit",
+    "is_change",
     "transaction_schema",
 ]
 
@@ -101,6 +105,27 @@ class Chunk:
     """Bit `1 << image` for every kind of image in the chunk."""
     unchanged: bool
     """Whether any image omits an unchanged TOAST value."""
+    stands_for: int | None = None
+    """The number of changes that it stands for, if that is not the number of changes in it."""
+
+    @property
+    def changes(self) -> int:
+        """The number of changes: an UPDATE is one, with or without its old row."""
+        if self.stands_for is not None:
+            return self.stands_for
+        if not self.kinds & OLD_ROWS:
+            return int(self.images.num_rows)
+        return int(np.count_nonzero(is_change(self.images.column("_image").to_numpy())))
+
+
+OLD_ROWS = 1 << Image.BEFORE | 1 << Image.BEFORE_KEY
+"""The kinds of images that belong to the change of the next image."""
+
+
+def is_change(images: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
+    """Return for each kind of image whether it counts as a change."""
+    found: npt.NDArray[np.bool_] = (images != Image.BEFORE) & (images != Image.BEFORE_KEY)
+    return found
 
 
 @dataclass(frozen=True)
@@ -344,12 +369,28 @@ class ChangeLogReader(ABC):
         """
 
     @abstractmethod
+    def time_at(self, position: Lsn) -> datetime:
+        """Return the newest time published at or before a position; for one before `valid`, that of `valid`."""
+
+    @abstractmethod
     def tables(self) -> dict[TableName, LoggedTable]:
         """Return the tables in the log."""
 
     @abstractmethod
+    def changes(self) -> dict[TableName, int]:
+        """Return the number of changes of each table that were ever published; retention does not reduce it."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """Return the size of the log in bytes, as far as it is known without reading it."""
+
+    @abstractmethod
     def extent(self, table: TableName, after: Lsn, upto: Lsn) -> Extent:
         """Describe the published changes of a table in (after, upto], or raise `HistoryExpiredError`."""
+
+    def images_within(self, table: TableName, after: Lsn, upto: Lsn) -> int:
+        """Return the number of images in the chunks of (after, upto], as `extent` does, without describing them."""
+        return self.extent(table, after, upto).rows
 
     @abstractmethod
     def read(self, extent: Extent, columns: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from penstock.cli.interrupt import Interrupt
 from penstock.cli.options import DebugOption, HomeOption, JsonOption
-from penstock.engine.status import DebtStatus, HomeStatus, SinkStatus, SourceStatus, TableStatus
+from penstock.engine.status import AlarmStatus, DebtStatus, HomeStatus, SinkStatus, SourceStatus, TableStatus
 from penstock.errors import with_hint
 from penstock.home import open_existing
 
@@ -55,9 +55,7 @@ def status(
 
 def render(found: HomeStatus) -> RenderableType:
     """Render a status for a terminal."""
-    parts: list[RenderableType] = [Text(f"home {found.home} ({_process(found)})")]
-    if found.process is not None and found.process.alarm:
-        parts.append(Text(with_hint(found.process.alarm, "`penstock logs` shows why."), style="red"))
+    parts: list[RenderableType] = [Text(f"home {found.home} ({_process(found)})"), *map(_alarm, found.alarms)]
     if not found.sources:
         parts.append(Text("no sources yet; try: penstock run postgresql://user@host/database"))
     for source in found.sources:
@@ -86,6 +84,11 @@ def _process(found: HomeStatus) -> str:
         return f"running, pid {found.running}"
     restarts = f", Spark restarted {process.restarts} times" if process.restarts else ""
     return f"{process.state}, pid {found.running}{restarts}"
+
+
+def _alarm(alarm: AlarmStatus) -> Text:
+    text = with_hint(f"{alarm.level}: {alarm.message} (since {alarm.since})", alarm.hint)
+    return Text(text, style="red" if alarm.level == "critical" else "yellow")
 
 
 def _cleanup(debt: DebtStatus) -> Text:

@@ -9,5 +9,7 @@
     requests ──▶ reconcile      requests of users in the catalog, and the step that executes them
     lifecycle                   creating and dropping sources
     leases, retention           how long history is kept
-    status, metrics, check, verify, transaction_tail      reports
+    disk_space                  work pauses before the disk is full
+    status ──▶ alarms, metrics (with instruments, processes)
+    check, verify, transaction_tail                       other reports
 """

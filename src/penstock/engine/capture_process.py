@@ -5,6 +5,8 @@ parent dies. Transient errors are retried here, with backoff. A permanent error 
 process. An unexpected exception is recorded, too, but capture restarts inside the process; the error stays in the
 catalog until capture has made progress, or has run for a minute. The same applies to a process that replaces one that
 died: `DIED` is the number of consecutive deaths.
+
+When the disk of the home is nearly full, capture pauses, and only removes history (see `disk_space`).
 """
 
 from __future__ import annotations
@@ -14,13 +16,18 @@ import signal
 import sys
 import threading
 import time
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.engine.as_of import durable_now
+from penstock.engine.capture_errors import count_capture_error
 from penstock.engine.catalog_records import instance_of
+from penstock.engine.disk_space import pausing_when_full, wait_for_space
 from penstock.engine.error_policy import Tries
 from penstock.errors import DefiniteError, InUseError, PenstockError, TransientError
 from penstock.layout import catalog_path, state_path
@@ -66,14 +73,16 @@ def capture(home: Path, name: str, stop: threading.Event, died: int = 0) -> int:
             factory = kind(record.kind).factory()
             instance = factory.instantiate(instance_of(record), catalog.log(name), state_path(home, name))
             with _ProgressWatch(catalog, name, instance, tries) as watch:
-                _run_until_stopped(instance, catalog, name, stop, watch)
+                _run_until_stopped(home, instance, catalog, name, stop, watch)
             return 0
         except PenstockError as error:
+            count_capture_error(home, name, error)
             catalog.set_source(name, SourceState.FAILED, error=error.message, hint=error.hint)
             return error.exit_code
         except Exception as error:
             if stop.is_set():
                 return 0
+            count_capture_error(home, name, error)
             _record_error(catalog, name, error, tries)
             if stop.wait(tries.pause):
                 return 0
@@ -146,21 +155,40 @@ def _wait_for_end_of_input(stop: threading.Event) -> None:
     os._exit(TransientError.exit_code)
 
 
+def _note(catalog: Catalog, name: str, error: TransientError) -> None:
+    """Record a transient error: the source stays `ready`."""
+    catalog.set_source(name, SourceState.READY, error=error.message, hint=error.hint)
+
+
+def _remove_history(catalog: Catalog, name: str, instance: Instance) -> None:
+    """Remove expired history, as capture does while it runs; errors are left to capture."""
+    with suppress(PenstockError), closing(catalog.log(name).writer()) as writer:
+        writer.retain(datetime.now(UTC) - instance.config().retained())
+
+
 def _run_until_stopped(
-    instance: Instance, catalog: Catalog, name: str, stop: threading.Event, watch: _ProgressWatch
+    home: Path, instance: Instance, catalog: Catalog, name: str, stop: threading.Event, watch: _ProgressWatch
 ) -> None:
     pause, failing_since = _FIRST_PAUSE, 0.0
+    record = catalog.source(name)
+    log_is_elsewhere = record is not None and record.log is not None
     while not stop.is_set():
         before = instance.durable_frontier()
         try:
-            instance.run(stop, watch.connected)
+            if log_is_elsewhere:
+                instance.run(stop, watch.connected)
+                continue
+            with pausing_when_full(home, stop) as halted:
+                instance.run(halted, watch.connected)
+            wait_for_space(home, stop, partial(_note, catalog, name), partial(_remove_history, catalog, name, instance))
         except TransientError as error:
+            count_capture_error(home, name, error)
             moved = instance.durable_frontier() != before
             pause = _FIRST_PAUSE if moved else min(pause * 2, _LONGEST_PAUSE)
             failing_since = time.monotonic() if moved or not failing_since else failing_since
             if isinstance(error, InUseError) and time.monotonic() - failing_since > _IN_USE_SECONDS:
                 raise
-            catalog.set_source(name, SourceState.READY, error=error.message, hint=error.hint)
+            _note(catalog, name, error)
             stop.wait(min(pause, 1.0) if isinstance(error, InUseError) else pause)
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.engine.instruments import COMPACTION_SECONDS
 from penstock.engine.table import Progress, RunningTable
 from penstock.spark.worker_errors import brief
 from penstock.tables.interface import Compaction, TableStore
@@ -64,31 +65,33 @@ class Compactor:
         self._clock = clock
         self._schedules: dict[RunningTable, Schedule] = {}
 
-    def compact_if_due(self, table: RunningTable) -> None:
-        """Compact and vacuum a table if that is due, unless another thread writes to it."""
+    def compact_if_due(self, table: RunningTable, *, rewrite: bool = True) -> None:
+        """Compact and vacuum a table if that is due, unless another thread writes to it; or only vacuum it."""
         schedule = self._schedules.setdefault(table, Schedule(self._clock()))
         at, now = table.at, self._clock()
-        if at is None or not (schedule.rewrite_is_due(at.version, now) or schedule.vacuum_is_due(now)):
+        rewrite = rewrite and at is not None and schedule.rewrite_is_due(at.version, now)
+        if at is None or not (rewrite or schedule.vacuum_is_due(now)):
             return
         if not table.writing.acquire(blocking=False):
             return
         try:
-            self._do(table, schedule)
+            self._do(table, schedule, rewrite=rewrite)
         except Exception as error:
             self._report(f"compaction of {table.record.upstream} failed, will retry: {brief(error)}")
         finally:
             table.writing.release()
             schedule.rest(now, self._clock())
+            COMPACTION_SECONDS.labels(table.record.source).observe(self._clock() - now)
 
     def forget_all_but(self, tables: list[RunningTable]) -> None:
         """Drop the schedules of all tables but these."""
         self._schedules = {table: found for table, found in self._schedules.items() if table in tables}
 
-    def _do(self, table: RunningTable, schedule: Schedule) -> None:
+    def _do(self, table: RunningTable, schedule: Schedule, *, rewrite: bool) -> None:
         if table.gone or table.at is None:
             return
         compaction = self._store.compaction(table.base)
-        if schedule.rewrite_is_due(table.at.version, self._clock()):
+        if rewrite:
             if compaction.rewrite(table.at):
                 table.load_state()
             else:

@@ -31,6 +31,7 @@ from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import TableState
 from penstock.changelog.interface import ChangeLog
 from penstock.engine.as_of import reached
+from penstock.engine.instruments import SNAPSHOT_SECONDS
 from penstock.engine.snapshot import logged_table, wait_until_captured
 from penstock.engine.table import Progress, RunningTable
 from penstock.engine.table_errors import TableErrors, translated_errors
@@ -93,8 +94,11 @@ class IncrementalSnapshot:
                 translated_errors(operation, self._database),
             ):
                 if not table.gone:
+                    started = time.monotonic()
                     _Chunks(self._spark, self._database, self._log, table, self._report, self._stop).copy()
                     table.load_state()
+                    if table.at is not None:
+                        SNAPSHOT_SECONDS.labels(self._source).observe(time.monotonic() - started)
         finally:
             table.catalog.forget_progress(self._source, table.record.local)
 

@@ -8,6 +8,7 @@
                    requested options and tables     ─▶ reconciled
                    history that no reader needs     ─▶ released
                    sinks                            ─▶ started, restarted with changed options, stopped, dropped
+    every 5 s:     status                           ─▶ alarms
 
 Tables and some sinks need Spark. `suspend` stops their work when Spark is lost, and `resume` starts it with a new
 Spark; capture, requests and the other sinks continue meanwhile. `penstock.engine.supervisor` calls them.
@@ -27,6 +28,7 @@ from pathlib import Path
 
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
+from penstock.engine.alarms import AlarmWatch
 from penstock.engine.error_policy import Tries, explained
 from penstock.engine.lifecycle import HALF, recover
 from penstock.engine.locks import take_source, try_lifecycle_lock
@@ -35,6 +37,7 @@ from penstock.engine.retention import release_history
 from penstock.engine.sink_runner import SinkRunners
 from penstock.engine.source_runner import SourceRunner
 from penstock.engine.state_events import StateEvents
+from penstock.engine.status import home_status
 from penstock.engine.table import Progress
 from penstock.engine.table_names import named_source, runnable_sources
 from penstock.engine.work_rounds import side_by_side
@@ -77,6 +80,7 @@ class HomeRunner:
         self._reconciling = threading.Lock()
         self._watch: threading.Thread | None = None
         self._states = StateEvents(catalog, progress)
+        self._alarms = AlarmWatch(home, partial(home_status, home, catalog), progress)
         try:
             for record in runnable_sources(catalog):
                 self._start(record.name, _ORPHAN_SECONDS)
@@ -261,6 +265,7 @@ class HomeRunner:
     def stop(self) -> None:
         """Stop sinks, then all sources, in parallel: apply first, then capture; all finish their current work."""
         self._stopping.set()
+        self._alarms.stop()
         if self._watch is not None:
             self._watch.join()
         self._sinks.stop()

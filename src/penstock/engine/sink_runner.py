@@ -33,6 +33,7 @@ from penstock.engine.at_least_once import at_least_once_delivery, image_needs
 from penstock.engine.catalog_records import instance_of
 from penstock.engine.error_policy import LONGEST_TRANSIENT_PAUSE, Tries, explained
 from penstock.engine.function_sinks import function_delivery
+from penstock.engine.instruments import SINK_BATCH_SECONDS, count_error
 from penstock.engine.sink_progress import SinkProgress, write_progress
 from penstock.engine.sink_tables import CatalogTables
 from penstock.engine.sinks import AnySink, complete_drop, sink_of, sink_reader, sink_tables
@@ -139,7 +140,8 @@ class SinkRunner:
             delivery.open(_OPEN_SECONDS, started=self._source in self._record.started)
             recorded = 0.0
             while not self._stopping.is_set():
-                delivery.step(_WAIT_SECONDS)
+                if delivery.step(_WAIT_SECONDS):
+                    SINK_BATCH_SECONDS.labels(self._record.name, self._source).observe(delivery.batch_seconds)
                 self._worked()
                 if delivery.position is not None and time.monotonic() > recorded + _RECORD_SECONDS:
                     self._record_progress(delivery.position.position, delivery.messages, output.latency_ms)
@@ -189,10 +191,12 @@ class SinkRunner:
             self._has_error = False
 
     def _note(self, error: PenstockError) -> None:
+        count_error(error, self._source, self._record.name)
         self._has_error = True
         self._catalog.sinks.note_error(self._record.name, error.message, error.hint)
 
     def _fail(self, error: PenstockError) -> None:
+        count_error(error, self._source, self._record.name)
         self._catalog.sinks.set_state(self._record.name, SinkState.FAILED, error=error.message, hint=error.hint)
         name = self._record.name
         self._progress(Event(f"sink {name}: {error.message}", "sink_failed", "error", sink=name))

@@ -31,6 +31,7 @@ from __future__ import annotations
 import glob
 import shutil
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +44,7 @@ from typing import Self
 from penstock.catalog.progress import CopyProgress
 from penstock.changelog.interface import ChangeLog, LoggedTable
 from penstock.engine.as_of import reached
+from penstock.engine.instruments import SNAPSHOT_SECONDS
 from penstock.engine.table import Progress, RunningTable
 from penstock.engine.table_errors import TableErrors, translated_errors, translated_spark_errors
 from penstock.engine.work_rounds import side_by_side
@@ -130,7 +132,9 @@ class InitialSnapshot:
         operation, is_complete = f"the snapshot of {table.record.upstream}", False
         with self._errors.of(table, "copying"), table.writing, translated_errors(operation, self._database):
             if not table.gone:
+                started = time.monotonic()
                 self._create(table, found, snapshot)
+                SNAPSHOT_SECONDS.labels(self._source).observe(time.monotonic() - started)
                 is_complete = True
         return is_complete
 

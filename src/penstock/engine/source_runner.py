@@ -28,6 +28,7 @@ from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog, TableRecord
 from penstock.engine.as_of import durable_now
 from penstock.engine.error_policy import LONGEST_PAUSE, TRIES, explained
+from penstock.engine.instruments import CAPTURE_RESTARTS
 from penstock.engine.locks import SourceLock
 from penstock.engine.reconcile import alter, describe, give_up, is_set, set_options
 from penstock.engine.table import Progress
@@ -242,6 +243,7 @@ class CaptureSupervisor:
 
     def _note_death(self, code: int) -> float:
         """Count a death, record it with the source from the second on; return the pause before the restart."""
+        CAPTURE_RESTARTS.labels(self._source).inc()
         made_progress = time.monotonic() - self._started > _WORKING_SECONDS or self._reached() != self._durable
         self._died = 1 if made_progress else self._died + 1
         failed = self._died >= TRIES

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from penstock.catalog.bases import BaseVersion
 from penstock.catalog.progress import CopyProgress
 from penstock.catalog.sinks import SinkRecord
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, Debt, SourceRecord, TableRecord
-from penstock.changelog.interface import ChangeLogReader, Frontiers, LoggedTable
+from penstock.changelog.interface import ChangeLogReader, Frontiers, Lease, LoggedTable
+from penstock.engine.capture_errors import capture_errors
 from penstock.engine.catalog_records import debt_of, instance_of
 from penstock.engine.lifecycle import HALF
 from penstock.engine.locks import holder
@@ -25,9 +27,12 @@ from penstock.errors import HistoryExpiredError
 from penstock.layout import state_path
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.upstream_status import SlotStatus, UpstreamStatus
 
 __all__ = [
+    "AlarmStatus",
     "DebtStatus",
+    "DiskStatus",
     "HomeStatus",
     "ProcessStatus",
     "ReaderStatus",
@@ -48,7 +53,9 @@ class TableStatus:
     """The status of one table.
 
     `position` is the position of its base table, and `behind` the number of changes in the log that are not applied to
-    it yet. The fields from `copied_rows` on describe a snapshot in progress; `waiting` says what it waits for.
+    it yet. The fields from `copied_rows` to `waiting` describe a snapshot in progress, and what it waits for.
+    `changes` is the number of changes in the log since the source was created, and `lag_ms` how much older the last
+    change in the base table is than the last one in the log.
     """
 
     name: str
@@ -63,15 +70,21 @@ class TableStatus:
     estimated_rows: int | None = None
     estimated_bytes: int | None = None
     waiting: str | None = None
+    changes: int | None = None
+    lag_ms: float | None = None
 
 
 @dataclass(frozen=True)
 class ReaderStatus:
-    """A reader that needs the history after `position`; `expires` is None for a registered reader, without a lease."""
+    """A reader that needs the history after `position`; `expires` is None for a registered reader, without a lease.
+
+    `lag_ms` is the time between the last change before its position and the end of the log.
+    """
 
     name: str
     position: str
     expires: str | None
+    lag_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,9 @@ class SourceStatus:
     the last transaction in it, and `latency_ms` the time from that commit until the transaction was readable.
     `lag_bytes` is None if the upstream could not be queried, `log` is None if the change log is in the home. `waiting`
     says what capture waits for, such as the rest of a transaction. `valid_from` is the time from which the tables are
-    consistent, if capture began in the middle of a transaction.
+    consistent, if capture began in the middle of a transaction. Every transaction that committed before
+    `complete_until` is in the log. `slot` and `clock_skew_ms` are None if the upstream could not be queried.
+    `capture_errors` counts the errors of capture by class, including transient ones.
     """
 
     name: str
@@ -103,6 +118,12 @@ class SourceStatus:
     shard: str | None = None
     waiting: str | None = None
     valid_from: str | None = None
+    complete_until: str | None = None
+    log_bytes: int | None = None
+    retain_history: str | None = None
+    clock_skew_ms: float | None = None
+    slot: SlotStatus | None = None
+    capture_errors: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -168,6 +189,31 @@ class ProcessStatus:
 
 
 @dataclass(frozen=True)
+class DiskStatus:
+    """The file system of the home."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True)
+class AlarmStatus:
+    """A condition that needs attention: `level` is ``warning`` or ``critical``, `since` the time when it began.
+
+    `source`, `table` and `sink` name the object that it is about; all are None for the home as a whole.
+    """
+
+    level: str
+    code: str
+    message: str
+    hint: str
+    since: str
+    source: str | None = None
+    table: str | None = None
+    sink: str | None = None
+
+
+@dataclass(frozen=True)
 class HomeStatus:
     """The status of a home; `running` is the pid of the process that runs it, or None."""
 
@@ -178,6 +224,8 @@ class HomeStatus:
     debts: list[DebtStatus] = field(default_factory=list)
     sinks: list[SinkStatus] = field(default_factory=list)
     process: ProcessStatus | None = None
+    disk: DiskStatus | None = None
+    alarms: list[AlarmStatus] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON document of ``penstock status --json``."""
@@ -186,10 +234,14 @@ class HomeStatus:
 
 def home_status(home: Path, catalog: Catalog) -> HomeStatus:
     """Return the current status of a home."""
-    running = holder(home)
-    sources = [_source(home, catalog, record, running) for record in catalog.sources()]
+    running, records = holder(home), catalog.sources()
+    asked = [record for record in records if record.state not in HALF]
+    with ThreadPoolExecutor(max(1, len(asked)), "penstock-status") as pool:  # a server that is down delays none
+        answers = {record.name: pool.submit(instance_of(record).upstream_status) for record in asked}
+        found = [_source(home, catalog, record, running) for record in records]
+    sources = [_with_upstream(each, answers[each.name].result() if each.name in answers else None) for each in found]
     debts = [_debt(debt) for debt in catalog.debts()]
-    return HomeStatus(_VERSION, str(home), running, sources, debts, _sinks(home, catalog), _process(home))
+    return HomeStatus(_VERSION, str(home), running, sources, debts, _sinks(home, catalog), _process(home), _disk(home))
 
 
 def _process(home: Path) -> ProcessStatus | None:
@@ -197,6 +249,21 @@ def _process(home: Path) -> ProcessStatus | None:
     if found is None:
         return None
     return ProcessStatus(found.pid, found.state, found.since, found.started, found.restarts, found.alarm())
+
+
+def _disk(home: Path) -> DiskStatus | None:
+    with suppress(OSError):
+        found = shutil.disk_usage(home)
+        return DiskStatus(found.free, found.total)
+    return None
+
+
+def _with_upstream(source: SourceStatus, found: UpstreamStatus | None) -> SourceStatus:
+    """Return the status of a source with the answer of its upstream."""
+    if found is None or source.durable is None:
+        return source
+    lag = max(0, found.end - Lsn.parse(source.durable))
+    return replace(source, lag_bytes=lag, clock_skew_ms=found.clock_skew_ms, slot=found.slot)
 
 
 def _sinks(home: Path, catalog: Catalog) -> list[SinkStatus]:
@@ -256,13 +323,14 @@ def _debt(debt: Debt) -> DebtStatus:
 
 def _source(home: Path, catalog: Catalog, record: SourceRecord, running: int | None) -> SourceStatus:
     log = catalog.log(record.name)
-    frontiers, tables, readers = None, [], []
+    frontiers, tables, readers, size = None, [], [], None
     if record.state not in HALF and log.exists():  # otherwise the log may be incomplete
         with closing(log.reader()) as reader:
             frontiers = reader.frontiers()
             copies = catalog.progress(record.name) if running else {}  # else left by a process that died
             tables = _tables(catalog, record.name, reader, frontiers, copies)
-            readers = [ReaderStatus(p.reader, str(p.at), _moment(p.expires)) for p in reader.leases()]
+            readers = [_reader(reader, lease, frontiers) for lease in reader.leases()]
+            size = reader.size()
     instance = instance_of(record)
     return SourceStatus(
         name=record.name,
@@ -273,7 +341,7 @@ def _source(home: Path, catalog: Catalog, record: SourceRecord, running: int | N
         durable=str(frontiers.durable) if frontiers else None,
         committed_at=_moment(frontiers.committed_at if frontiers else None),
         latency_ms=_latency(frontiers),
-        lag_bytes=instance.behind(frontiers.durable) if frontiers else None,
+        lag_bytes=None,
         error=record.error,
         hint=record.hint,
         log=record.log,
@@ -283,29 +351,57 @@ def _source(home: Path, catalog: Catalog, record: SourceRecord, running: int | N
         shard=record.shard,
         waiting=instance.waiting(state_path(home, record.name)) if running else None,
         valid_from=instance.valid_from(state_path(home, record.name)),
+        complete_until=_moment(frontiers.passed if frontiers else None),
+        log_bytes=size,
+        retain_history=instance.retain_history,
+        capture_errors=capture_errors(home, record.name),
     )
+
+
+def _reader(log: ChangeLogReader, lease: Lease, frontiers: Frontiers) -> ReaderStatus:
+    lag = 0.0 if lease.at >= frontiers.durable else _milliseconds(log.time_at(lease.at), frontiers.passed)
+    return ReaderStatus(lease.reader, str(lease.at), _moment(lease.expires), lag)
 
 
 def _tables(
     catalog: Catalog, source: str, log: ChangeLogReader, frontiers: Frontiers, copies: Mapping[str, CopyProgress]
 ) -> list[TableStatus]:
     found, logged, ahead = [], log.tables(), catalog.errors_ahead(source)
+    bases, changes = catalog.bases.positions(source, frontiers.durable), log.changes()
+    lags = _BaseLags(log, frontiers)
     for table in catalog.tables(source):
-        base = catalog.bases.newest(source, table.local, frontiers.durable)
-        behind = _behind(log, table.upstream, base.position, frontiers.durable) if base else 0
-        position = str(base.position) if base else None
-        name, upstream = f"{source}.{table.local}", str(table.upstream)
+        base = bases.get(table.local)
+        behind = _behind(log, table.upstream, base, frontiers.durable) if base is not None else 0
         shown = _with_reader_error(table, logged.get(table.upstream), ahead.get(table.local), base)
-        known = (name, upstream, shown.state.value, position, behind, shown.error, shown.hint)
-        found.append(TableStatus(*known, *_copy(copies.get(table.local))))
+        position = None if base is None else str(base)
+        known = (f"{source}.{table.local}", str(table.upstream), shown.state.value, position, behind)
+        lag = None if base is None else lags.at(base) if behind else 0.0
+        status = TableStatus(*known, shown.error, shown.hint, *_copy(copies.get(table.local)))
+        found.append(replace(status, changes=changes.get(table.upstream), lag_ms=lag))
     return found
+
+
+class _BaseLags:
+    """How far base tables are behind the end of a log, in milliseconds; many of them are at the same position."""
+
+    def __init__(self, log: ChangeLogReader, frontiers: Frontiers) -> None:
+        self._log, self._end = log, frontiers.committed_at
+        self._known: dict[Lsn, float] = {}
+
+    def at(self, position: Lsn) -> float | None:
+        """Return the lag of a base table at this position."""
+        if self._end is None:
+            return None
+        if position not in self._known:
+            self._known[position] = _milliseconds(self._log.time_at(position), self._end)
+        return self._known[position]
 
 
 def _with_reader_error(
     table: TableRecord,
     logged: LoggedTable | None,
     ahead: tuple[Lsn, str, str] | None,
-    base: BaseVersion | None,
+    base: Lsn | None,
 ) -> TableRecord:
     """Return a table with the error that its readers get, which the catalog contains only once apply has reached it.
 
@@ -315,7 +411,7 @@ def _with_reader_error(
         return table
     if logged is not None and logged.error is not None:
         return replace(table, state=TableState.FAILED, error=logged.error.message, hint=logged.error.hint)
-    if ahead is not None and (base is None or base.position < ahead[0]):
+    if ahead is not None and (base is None or base < ahead[0]):
         return replace(table, state=TableState.FAILED, error=ahead[1], hint=ahead[2])
     return table
 
@@ -329,7 +425,7 @@ def _copy(copy: CopyProgress | None) -> tuple[int | None, int | None, int | None
 def _behind(log: ChangeLogReader, table: TableName, base: Lsn, durable: Lsn) -> int:
     """Return the number of images that are not applied to the base table; 0 if that history was removed."""
     try:
-        return log.extent(table, base, durable).rows
+        return log.images_within(table, base, durable)
     except HistoryExpiredError:
         return 0
 
@@ -338,7 +434,11 @@ def _latency(frontiers: Frontiers | None) -> float | None:
     """Return the milliseconds from the commit of the last transaction until it was readable."""
     if frontiers is None or frontiers.committed_at is None or frontiers.published_at is None:
         return None
-    return round((frontiers.published_at - frontiers.committed_at).total_seconds() * 1000, 1)
+    return _milliseconds(frontiers.committed_at, frontiers.published_at)
+
+
+def _milliseconds(start: datetime, end: datetime) -> float:
+    return round((end - start).total_seconds() * 1000, 1)
 
 
 def _moment(moment: datetime | None) -> str | None:

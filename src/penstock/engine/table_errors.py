@@ -24,6 +24,7 @@ from penstock.engine.error_policy import (
     error_action,
     explained,
 )
+from penstock.engine.instruments import count_error
 from penstock.engine.table import Progress, RunningTable
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.event_log import Event
@@ -62,6 +63,7 @@ class TableErrors:
         except Exception as error:
             action = error_action(error, of_table=True)
             if action is ErrorAction.END_TABLE and isinstance(error, PenstockError):
+                count_error(error, self._source)
                 table.fail(error)
                 fields = {"source": self._source, "table": table.record.upstream}
                 self._progress(Event(f"{self._source}: {error.message}", "table_failed", "error", **fields))
@@ -85,6 +87,7 @@ class TableErrors:
 
     def report(self, doing: str, error: BaseException, tries: Tries, action: ErrorAction) -> None:
         """Count and report a failure, and write the stack of an unexpected one to the defects file."""
+        count_error(error, self._source)
         tries.failed(longest=LONGEST_TRANSIENT_PAUSE if action is ErrorAction.RETRY else LONGEST_PAUSE)
         message = error.message if isinstance(error, PenstockError) else explained(doing, error).message
         self._progress(Event(f"{self._source}: {message}; retrying", "retrying", "warning", source=self._source))

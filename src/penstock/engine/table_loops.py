@@ -33,8 +33,10 @@ from penstock.catalog.store import Catalog, SourceRecord
 from penstock.changelog.interface import ChangeLogReader, LoggedTable
 from penstock.engine.catalog_records import database_of, instance_of, require_database
 from penstock.engine.compaction import Compactor
+from penstock.engine.disk_space import pausing_when_full, require_space, short_of_space
 from penstock.engine.error_policy import ErrorAction, Tries, error_action, explained
 from penstock.engine.incremental_snapshot import IncrementalSnapshot
+from penstock.engine.instruments import APPLY_ROUND_SECONDS, MERGE_SECONDS
 from penstock.engine.repair import Repairer
 from penstock.engine.snapshot import InitialSnapshot, create_empty
 from penstock.engine.table import Progress, RunningTable
@@ -213,7 +215,9 @@ class TableLoops:
             loaded = tables
             pending = self._pending()
             if pending:
-                self._copy(pending)
+                require_space(self._home)
+                with pausing_when_full(self._home, self._stop, self._jobs.cancel):
+                    self._copy(pending)
             self._note_success("copy")
             self._stop.wait(_POLL_SECONDS)
 
@@ -285,7 +289,7 @@ class TableLoops:
             for table in tables:
                 if not self._stop.is_set():
                     with self._jobs.tagged():
-                        compactor.compact_if_due(table)
+                        compactor.compact_if_due(table, rewrite=short_of_space(self._home) is None)
             self._note_success("upkeep")
 
     # -- apply ------------------------------------------------------------------------------------------------------
@@ -302,10 +306,14 @@ class TableLoops:
                 self._log = self._catalog.log(self._source)
                 logged = log.tables()
                 pending = [table for table in self._tables if self._is_behind(table, log, logged, durable)]
+                if pending:
+                    require_space(self._home)
                 self._applying.round(partial(self._apply, durable=durable, logged=logged), pending)
                 self._note_success("apply")
                 applied = durable
                 cost = time.monotonic() - started
+                if pending:
+                    APPLY_ROUND_SECONDS.labels(self._source).observe(cost)
                 self._stop.wait(pause_after(cost, self._rest))
 
     def _is_behind(
@@ -337,8 +345,11 @@ class TableLoops:
         try:
             with self._errors.of(table, "applying"):
                 if not table.gone:
+                    before, started = table.at, time.monotonic()
                     self._merge(table, table.advanced(table.at, durable), upto, known)
                     table.applied = upto
+                    if table.at is not before:
+                        MERGE_SECONDS.labels(self._source).observe(time.monotonic() - started)
                     if failed:
                         table.revive()
         finally:

@@ -130,6 +130,12 @@ class Delivery:
         self._leased_at = self._written_at = 0.0
         self.messages = 0
         """The number of messages that were written."""
+        self._began = time.monotonic()
+
+    @property
+    def batch_seconds(self) -> float:
+        """The time since the last batch had its changes or rows to write."""
+        return time.monotonic() - self._began
 
     @property
     def position(self) -> SinkPosition | None:
@@ -157,6 +163,7 @@ class Delivery:
 
     def step(self, seconds: float) -> bool:
         """Deliver a part of what is left; wait up to `seconds` if nothing is. Return whether anything was written."""
+        self._began = time.monotonic()
         if self._state is None:
             return self._begin(seconds)
         state = self._state = self._without_dropped(self._state)
@@ -168,6 +175,7 @@ class Delivery:
             self._copy(state, state.copying, logged)
             return True
         durable = self._reader.wait(state.position, seconds).durable
+        self._began = time.monotonic()
         logged = self._reader.tables()  # after `durable`: with all errors up to there
         _check_generations(state, logged)
         upto, error = _readable(state, logged, durable)

@@ -43,6 +43,7 @@ from penstock.sources.database import Database
 from penstock.sources.findings import Finding, error
 from penstock.sources.option_names import TableChoice
 from penstock.sources.produced_table import ProducedTable
+from penstock.sources.upstream_status import UpstreamStatus
 from penstock.sql.syntax.values import Span
 from penstock.units import parse_duration
 
@@ -160,8 +161,8 @@ class InstanceConfig(BaseModel, ABC):
         """Return whether another config uses the same external objects: then they must not be removed."""
         return False
 
-    def behind(self, durable: Lsn) -> int | None:
-        """Return how many bytes the upstream system has after a position; None if it cannot report that."""
+    def upstream_status(self) -> UpstreamStatus | None:
+        """Query the upstream system; None if it does not answer, or cannot report anything."""
         return None
 
     def valid_from(self, state: Path) -> str | None:

@@ -52,6 +52,8 @@ class Changes:
     """The kind of all images, or of each one."""
     transactions: npt.NDArray[np.int64] | None = None
     """The index of each row's transaction in its step, from 0, in ascending order; None if all are 0."""
+    stands_for: int | None = None
+    """The number of changes that the rows stand for, if they are not the changes themselves."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ class Numbering:
             schema=stored_schema(schema.columns),
         )
         mask = int(np.bitwise_or.reduce(np.int64(1) << kinds.astype(np.int64)))
-        return Chunk(schema.table, version, self._transactions(own, staged), images, mask, unchanged=False)
+        transactions = self._transactions(own, staged)
+        return Chunk(schema.table, version, transactions, images, mask, unchanged=False, stands_for=changes.stands_for)
 
     def _ordinals(
         self,

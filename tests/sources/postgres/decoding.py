@@ -72,7 +72,7 @@ class Log:
         if staged is None:
             batch = stored.unpack(columns, Lsn.ZERO, Lsn(2**62))
         else:
-            lost, rows = stored.without(columns, aborted)
+            lost, rows, _ = stored.without(columns, aborted)
             batch = stored.unpack_staged(columns, *staged, lost.tobytes())
             assert len(batch) == rows
         batch.validate(full=True)

@@ -51,6 +51,8 @@ class IndexedTable:
     since: list[int | None] = field(default_factory=list)
     valid: int = 0
     generation: int = 0
+    changes: int = 0
+    """The number of changes that were ever published."""
 
     @property
     def name(self) -> TableName:
@@ -123,6 +125,8 @@ class Index:
     def _publish(self, record: Published, offset: int) -> None:
         for chunk in record.chunks:
             self._record_first_use(chunk.table, chunk.version, chunk.first)
+            if chunk.table in self._tables:  # otherwise the next ``state`` record contains them
+                self._tables[chunk.table].changes += chunk.changes
         for chunk in sorted(record.chunks, key=lambda chunk: chunk.last):
             self._chunks[chunk.table].add(chunk)
             self.data_end = max(self.data_end, chunk.offset + chunk.parts)
@@ -208,6 +212,19 @@ class Index:
         known = (table for table in self._tables.values() if any(since is not None for since in table.since))
         return {table.name: self._logged(table) for table in known}
 
+    def changes(self) -> dict[TableName, int]:
+        """Return the number of changes of each table that were ever published."""
+        return {table.name: table.changes for table in self._tables.values()}
+
+    def size(self) -> int:
+        """Return the size of the published chunks in bytes."""
+        return sum(chunks.size() for chunks in self._chunks.values())
+
+    def time_at(self, position: int) -> int:
+        """Return the newest time of the publications that end at or before a position."""
+        upto = self.publications.upto(position)
+        return self.publications.peak[upto - 1] if upto else self.valid_at
+
     def history_start(self, name: TableName) -> Lsn:
         """Return the position at which the history of a table begins."""
         known = self.table(name)
@@ -257,12 +274,14 @@ def _is_active(lease: Leased, now: int) -> bool:
 
 def _dump_table(table: IndexedTable) -> TableState:
     schemas = (to_text(schema.to_bytes()) for schema in table.schemas)
-    return TableState(table.number, tuple(zip(schemas, table.since, strict=True)), table.valid, table.generation)
+    versions = tuple(zip(schemas, table.since, strict=True))
+    return TableState(table.number, versions, table.valid, table.generation, table.changes)
 
 
 def _load_table(state: TableState) -> IndexedTable:
     schemas = [TableSchema.from_bytes(from_text(text)) for text, _ in state.versions]
-    return IndexedTable(state.table, schemas, [since for _, since in state.versions], state.valid, state.generation)
+    since = [since for _, since in state.versions]
+    return IndexedTable(state.table, schemas, since, state.valid, state.generation, state.changes)
 
 
 _Staged = tuple[int, int, bytes | None]
@@ -272,7 +291,7 @@ class ChunkColumns:
     """The chunks of a table, ordered by their last transaction."""
 
     def __init__(self) -> None:
-        self._numbers = tuple(array("q") for _ in IndexedChunk._fields[1:-1])
+        self._numbers = tuple(array("q") for _ in IndexedChunk._fields[1:-2])
         self._staged: dict[int, _Staged] = {}
         """Keyed by the offset of the data, which is unique to a chunk."""
 
@@ -287,7 +306,7 @@ class ChunkColumns:
     def add(self, chunk: IndexedChunk) -> None:
         """Add a chunk; chunks of a publication must arrive ordered by their last transaction."""
         at = bisect_right(self._last, chunk.last)
-        for column, number in zip(self._numbers, chunk[1:-1], strict=True):
+        for column, number in zip(self._numbers, chunk[1:-2], strict=True):
             column.insert(at, number)
         if chunk.staged is not None:
             xid, committed_at, aborted = chunk.staged
@@ -307,6 +326,10 @@ class ChunkColumns:
             if self._numbers[1][at] > upto:
                 return
             yield self._ref(at)
+
+    def size(self) -> int:
+        """Return the size of these chunks in bytes."""
+        return sum(self._numbers[4])
 
     def first_offset(self) -> int | None:
         """Return the lowest offset of these chunks in the data topic; chunks that were staged are out of order."""

@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 import pyarrow as pa
 from confluent_kafka import KafkaException, Producer
 
-from penstock.changelog.as_of import history_expired, microseconds
+from penstock.changelog.as_of import from_microseconds, history_expired, microseconds
 from penstock.changelog.chunk_codec import StoredChunk, widened
 from penstock.changelog.interface import ChangeLog, ChangeLogReader, ChunkRef, Extent, Frontiers, Lease, LoggedTable
 from penstock.changelog.kafka.clients import (
@@ -182,6 +182,18 @@ class KafkaLogReader(ChangeLogReader):
     def tables(self) -> dict[TableName, LoggedTable]:
         """Return the tables with their schemas and errors."""
         return self._tail.refresh().tables()
+
+    def time_at(self, position: Lsn) -> datetime:
+        """Search the publications in memory."""
+        return from_microseconds(self._tail.refresh().time_at(position))
+
+    def changes(self) -> dict[TableName, int]:
+        """Return the totals, from memory."""
+        return self._tail.refresh().changes()
+
+    def size(self) -> int:
+        """Return the size of the chunks, from memory; the messages of Kafka add some bytes to each."""
+        return self._tail.refresh().size()
 
     def extent(self, table: TableName, after: Lsn, upto: Lsn) -> Extent:
         """Describe the chunks that overlap (after, upto], from memory."""

@@ -69,14 +69,15 @@ class IndexedChunk(NamedTuple):
     """The number of bytes of its transactions; the remaining bytes are images."""
     staged: tuple[int, int, str | None] | None = None
     """For a chunk that was staged: xid, commit time, and the rows of its transactions that were rolled back."""
+    changes: int = 0
 
 
 class StagedPart(NamedTuple):
     """A chunk of a transaction in progress."""
 
     chunk: IndexedChunk
-    live: tuple[tuple[int, int, int], ...]
-    """Subtransactions that were not rolled back: row among its transactions, xid, number of images."""
+    live: tuple[tuple[int, int, int, int], ...]
+    """Subtransactions that were not rolled back: row among its transactions, xid, number of images and of changes."""
     lost: tuple[int, ...] = ()
     """Rows of the subtransactions that were rolled back."""
 
@@ -98,6 +99,8 @@ class TableState(NamedTuple):
     """Schema and first position of each version, from version 1 on."""
     valid: int
     generation: int
+    changes: int = 0
+    """The number of changes that were ever published."""
 
 
 class Leased(NamedTuple):

@@ -71,5 +71,6 @@ def _without(parts: Sequence[StagedPart], aborted: Collection[int]) -> Iterator[
         if len(live) == len(part.live):
             yield part
         elif live:
-            lost = (*part.lost, *(row for row, xid, _ in part.live if xid in aborted))
-            yield StagedPart(part.chunk._replace(rows=sum(rows for _, _, rows in live)), live, lost)
+            lost = (*part.lost, *(row for row, xid, _, _ in part.live if xid in aborted))
+            rows, changes = sum(sub[2] for sub in live), sum(sub[3] for sub in live)
+            yield StagedPart(part.chunk._replace(rows=rows, changes=changes), live, lost)

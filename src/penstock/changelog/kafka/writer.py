@@ -28,7 +28,16 @@ from confluent_kafka import KafkaError, KafkaException
 
 from penstock.changelog.as_of import microseconds
 from penstock.changelog.chunk_codec import StoredChunk, checksum
-from penstock.changelog.interface import ChangeLogWriter, Chunk, Commit, Discarded, Frontiers, Prepared, StagedCommit
+from penstock.changelog.interface import (
+    ChangeLogWriter,
+    Chunk,
+    Commit,
+    Discarded,
+    Frontiers,
+    Prepared,
+    StagedCommit,
+    is_change,
+)
 from penstock.changelog.kafka.clients import DEFINITE, LogLocation, cause_of, is_fenced, translated_error
 from penstock.changelog.kafka.commit_times import peak_at
 from penstock.changelog.kafka.index_tail import IndexTail
@@ -189,14 +198,16 @@ class KafkaLogWriter(ChangeLogWriter):
                 *(memoryview(stored.images).nbytes, chunk.kinds << 1 | chunk.unchanged),
                 *(checksum(stored.transactions, stored.images), offset, parts),
                 memoryview(stored.transactions).nbytes,
+                changes=chunk.changes,
             )
 
 
-def _subtransactions(chunk: Chunk) -> tuple[tuple[int, int, int], ...]:
-    """Return the subtransactions of a staged chunk: row among its transactions, xid, number of images."""
-    rows = np.bincount(chunk.images.column(0).to_numpy(), minlength=chunk.transactions.num_rows)
-    xids = chunk.transactions.column(1).to_pylist()
-    return tuple((row, xid, int(count)) for row, (xid, count) in enumerate(zip(xids, rows, strict=True)))
+def _subtransactions(chunk: Chunk) -> tuple[tuple[int, int, int, int], ...]:
+    """Return the subtransactions of a staged chunk: row among its transactions, xid, numbers of images and changes."""
+    numbers, count = chunk.images.column(0).to_numpy(), chunk.transactions.num_rows
+    images = np.bincount(numbers, minlength=count).tolist()
+    changes = np.bincount(numbers[is_change(chunk.images.column("_image").to_numpy())], minlength=count).tolist()
+    return tuple(zip(range(count), chunk.transactions.column(1).to_pylist(), images, changes, strict=True))
 
 
 def _newest(chunk: Chunk) -> int | None:

@@ -2,7 +2,7 @@
 
 ::
 
-    number      7            8            9           reach: 9 chunks, up to LSN 60
+    number      7            8            9           reach: 9 chunks, up to LSN 60, 24 changes
     prior      20           30           45
     range    (20, 30]     (30, 45]     (45, 60]
 
@@ -37,9 +37,11 @@ __all__ = [
     "ChunkRow",
     "StagedParts",
     "chunks_within",
+    "count_images",
     "create_chain",
     "insert_chunk",
     "link_chunks",
+    "load_changes",
     "load_payloads",
     "table_ids",
     "update_chunk",
@@ -64,6 +66,7 @@ class ChunkRow(NamedTuple):
     aborted: bytes | None
     prepared: int
     rows: int
+    changes: int
     size: int
     kinds: int
     unchanged: int
@@ -74,6 +77,10 @@ COLUMNS = ", ".join(ChunkRow._fields)
 _WITHIN = f"""
 SELECT id, {COLUMNS}, seal FROM chunk INDEXED BY chunk_by_lsn WHERE table_id = ? AND last_lsn > ? ORDER BY last_lsn, id
 """
+_COUNT = """
+SELECT coalesce(sum(rows), 0) FROM chunk INDEXED BY chunk_by_lsn WHERE table_id = ? AND last_lsn > ? AND first_lsn <= ?
+"""
+_REACH = "SELECT table_id, chunks, last_lsn, changes, seal FROM reach"
 _Stored = TypeVar("_Stored")
 
 
@@ -97,14 +104,19 @@ def chunks_within(db: sqlite3.Connection, path: Path, table_id: int, after: Lsn,
                 return
             number, end = current, last
             yield _ref(row[0], values)
-    published, reached = _load_reach(db, path, table_id)
+    published, reached, _ = _load_reach(db, path, table_id)
     if reached > end or (number is not None and number != published):
         raise damaged(path, f"chunks after {Lsn(end)} are missing")
 
 
+def count_images(db: sqlite3.Connection, table_id: int, after: Lsn, upto: Lsn) -> int:
+    """Return the number of images in the chunks that overlap (after, upto], without verifying them."""
+    return int(db.execute(_COUNT, (table_id, after, upto)).fetchone()[0])
+
+
 def create_chain(db: sqlite3.Connection, table_id: int) -> None:
     """Create the empty chunk chain of a new table."""
-    _store_reach(db, "INSERT INTO", table_id, 0, 0)
+    _store_reach(db, "INSERT INTO", table_id, 0, 0, 0)
 
 
 def table_ids(db: sqlite3.Connection) -> list[int]:
@@ -118,31 +130,37 @@ def link_chunks(
     """Append chunks of any tables to the chains of their tables, for publication."""
     ordered = sorted(chunks, key=lambda chunk: (chunk[0].table_id, chunk[0].last_lsn or 0))
     for table_id, group in itertools.groupby(ordered, key=lambda chunk: chunk[0].table_id):
-        number, last = _load_reach(db, path, table_id)
+        number, last, changes = _load_reach(db, path, table_id)
         for row, stored in group:
             if row.first_lsn is None or row.last_lsn is None or row.first_lsn < last:
                 message = f"out-of-order chunk: it contains changes before {Lsn(last)}, the end of its table's log"
                 raise DefiniteError(message, "This is a defect in Penstock: please report it. Nothing was written.")
-            number += 1
+            number, changes = number + 1, changes + row.changes
             yield row._replace(number=number, prior=last), stored
             last = row.last_lsn
-        _store_reach(db, "REPLACE INTO", table_id, number, last)
+        _store_reach(db, "REPLACE INTO", table_id, number, last, changes)
 
 
-def _load_reach(db: sqlite3.Connection, path: Path, table_id: int) -> tuple[int, int]:
-    row = db.execute("SELECT table_id, chunks, last_lsn, seal FROM reach WHERE table_id = ?", (table_id,)).fetchone()
+def load_changes(db: sqlite3.Connection, path: Path) -> dict[int, int]:
+    """Return the number of changes of each table that were ever published, by table id."""
+    rows = [check_row(row, "the end of a table", path) for row in db.execute(_REACH).fetchall()]
+    return {table_id: changes for table_id, _, _, changes in rows}
+
+
+def _load_reach(db: sqlite3.Connection, path: Path, table_id: int) -> tuple[int, int, int]:
+    row = db.execute(f"{_REACH} WHERE table_id = ?", (table_id,)).fetchone()
     if row is None or row[0] != table_id:
         raise damaged(path, "the row of the end of a table is missing")
-    _, chunks, last = check_row(row, "the end of a table", path)
-    return chunks, last
+    _, chunks, last, changes = check_row(row, "the end of a table", path)
+    return chunks, last, changes
 
 
 def _store_reach(db: sqlite3.Connection, how: str, *values: int) -> None:
-    db.execute(f"{how} reach VALUES (?, ?, ?, ?)", (*values, seal(*values)))
+    db.execute(f"{how} reach VALUES (?, ?, ?, ?, ?)", (*values, seal(*values)))
 
 
 def _ref(id_: int, values: tuple[Any, ...]) -> ChunkRef:
-    _, version, _, _, first, last, xid, committed_at, aborted, _, rows, size, kinds, unchanged, checksum = values
+    _, version, _, _, first, last, xid, committed_at, aborted, _, rows, _, size, kinds, unchanged, checksum = values
     staged = None if xid is None else (xid, committed_at, aborted)
     return ChunkRef((id_,), version, Lsn(first), Lsn(last), rows, size, kinds, bool(unchanged), checksum, staged)
 
@@ -242,12 +260,12 @@ class StagedParts:
             if stored is None:
                 raise damaged(self._path, f"the data of chunk {id_} is missing")
             stored.verify(row.checksum, f"chunk {id_}")
-            lost, rows = stored.without(roster.versions[row.table_id, row.version].schema.columns, aborted)
+            lost, rows, changes = stored.without(roster.versions[row.table_id, row.version].schema.columns, aborted)
             if rows == 0:
                 self._delete([id_])
                 self._ids[xid].discard(id_)
             elif len(lost):
-                update_chunk(self._db, id_, row._replace(aborted=lost.tobytes(), rows=rows))
+                update_chunk(self._db, id_, row._replace(aborted=lost.tobytes(), rows=rows, changes=changes))
 
     def _delete(self, ids: list[int]) -> None:
         self._db.executemany("DELETE FROM payload WHERE chunk = ?", [(id_,) for id_ in ids])

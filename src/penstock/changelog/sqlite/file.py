@@ -34,7 +34,7 @@ __all__ = [
     "unlock",
 ]
 
-_FORMAT = 6
+_FORMAT = 7
 SCHEMA = f"""
 CREATE TABLE frontier (
     one INTEGER PRIMARY KEY CHECK (one = 1), valid INTEGER NOT NULL, valid_at INTEGER NOT NULL,
@@ -49,12 +49,13 @@ CREATE TABLE relation (
     id INTEGER PRIMARY KEY, table_id INTEGER NOT NULL, version INTEGER NOT NULL, columns BLOB NOT NULL,
     since INTEGER, seal INTEGER NOT NULL);
 CREATE TABLE reach (
-    table_id INTEGER PRIMARY KEY, chunks INTEGER NOT NULL, last_lsn INTEGER NOT NULL, seal INTEGER NOT NULL);
+    table_id INTEGER PRIMARY KEY, chunks INTEGER NOT NULL, last_lsn INTEGER NOT NULL, changes INTEGER NOT NULL,
+    seal INTEGER NOT NULL);
 CREATE TABLE chunk (
     id INTEGER PRIMARY KEY AUTOINCREMENT, table_id INTEGER NOT NULL, version INTEGER NOT NULL, number INTEGER,
     prior INTEGER, first_lsn INTEGER, last_lsn INTEGER, xid INTEGER, committed_at INTEGER, aborted BLOB,
-    prepared INTEGER NOT NULL, rows INTEGER NOT NULL, size INTEGER NOT NULL, kinds INTEGER NOT NULL,
-    unchanged INTEGER NOT NULL, checksum INTEGER NOT NULL, seal INTEGER NOT NULL);
+    prepared INTEGER NOT NULL, rows INTEGER NOT NULL, changes INTEGER NOT NULL, size INTEGER NOT NULL,
+    kinds INTEGER NOT NULL, unchanged INTEGER NOT NULL, checksum INTEGER NOT NULL, seal INTEGER NOT NULL);
 CREATE INDEX chunk_by_lsn ON chunk (table_id, last_lsn) WHERE last_lsn IS NOT NULL;
 CREATE INDEX chunk_staged ON chunk (prepared, xid) WHERE last_lsn IS NULL;
 CREATE TABLE payload (chunk INTEGER PRIMARY KEY, transactions BLOB NOT NULL, images BLOB NOT NULL);

@@ -40,6 +40,7 @@ __all__ = [
     "store_frontier",
     "store_moment",
     "tallied",
+    "time_at",
 ]
 
 
@@ -208,6 +209,27 @@ def newest_upto(db: sqlite3.Connection, path: Path, frontier: Frontier, lsn: int
         if upto == lsn:
             break
     return found
+
+
+def time_at(db: sqlite3.Connection, path: Path, frontier: Frontier, position: int) -> int:
+    """Return the newest time of the publications that end at or before a position.
+
+    Positions rise with times, and times are the primary key: the search halves the range of times.
+    """
+    if position >= frontier.durable:
+        return frontier.newest_at
+    low, high = frontier.valid_at, frontier.newest_at
+    while low < high:
+        middle = (low + high + 1) // 2
+        row = db.execute(_FIRST_AFTER, (middle - 1,)).fetchone()
+        if row is None:
+            raise damaged(path, "the row of a commit time is missing")
+        newest, upto, *_ = check_row(row, "a commit time", path)
+        if upto <= position:
+            low = newest
+        else:
+            high = middle - 1
+    return low
 
 
 def remove_moments(db: sqlite3.Connection, upto: int, limit: int) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.changelog.as_of import history_expired, microseconds
+from penstock.changelog.as_of import from_microseconds, history_expired, microseconds
 from penstock.changelog.chunk_codec import StoredChunk, runs, unpack_run, widened
 from penstock.changelog.interface import ChangeLog, ChangeLogReader, ChunkRef, Extent, Frontiers, Lease, LoggedTable
-from penstock.changelog.sqlite.chunks import chunks_within, load_payloads
+from penstock.changelog.sqlite.chunks import chunks_within, count_images, load_changes, load_payloads
 from penstock.changelog.sqlite.file import (
     FILES,
     SCHEMA,
@@ -24,7 +24,7 @@ from penstock.changelog.sqlite.file import (
     transaction,
     translate_errors,
 )
-from penstock.changelog.sqlite.frontier import Frontier, create_frontier, load_frontier, position_at
+from penstock.changelog.sqlite.frontier import Frontier, create_frontier, load_frontier, position_at, time_at
 from penstock.changelog.sqlite.leases import load_leases, store_lease
 from penstock.changelog.sqlite.tables import UNREAD, Roster, load_roster
 from penstock.changelog.sqlite.writer import SqliteLogWriter
@@ -117,6 +117,25 @@ class SqliteLogReader(ChangeLogReader):
                 self._tables = (key, self._current_roster(frontier).tables(frontier.valid))
             return dict(self._tables[1])
 
+    def time_at(self, position: Lsn) -> datetime:
+        """Search the publications for the last one that ends at or before the position."""
+        with self._read_transaction() as frontier:
+            return from_microseconds(time_at(self._db, self._path, frontier, position))
+
+    def changes(self) -> dict[TableName, int]:
+        """Return the totals, which are updated with each publication."""
+        with self._read_transaction() as frontier:
+            totals, relations = load_changes(self._db, self._path), self._current_roster(frontier).relations
+            return {table: totals.get(versions[0].table_id, 0) for table, versions in relations.items()}
+
+    def size(self) -> int:
+        """Return the size of the file, and of SQLite's own log next to it."""
+        sizes = []
+        for suffix in FILES:
+            with suppress(FileNotFoundError):
+                sizes.append(self._path.with_name(self._path.name + suffix).stat().st_size)
+        return sum(sizes)
+
     def extent(self, table: TableName, after: Lsn, upto: Lsn) -> Extent:
         """Describe the chunks that overlap (after, upto]."""
         with self._read_transaction() as frontier:
@@ -129,6 +148,15 @@ class SqliteLogReader(ChangeLogReader):
                 return Extent(table, after, upto)
             chunks = tuple(chunks_within(self._db, self._path, table_id, after, upto))
             return Extent(table, after, upto, chunks, roster.schemas(table) if chunks else {})
+
+    def images_within(self, table: TableName, after: Lsn, upto: Lsn) -> int:
+        """Let SQLite add them up: a status of many small transactions need not verify each of their chunks."""
+        with self._read_transaction() as frontier:
+            roster = self._current_roster(frontier)
+            start, table_id = roster.history_start(table, frontier.valid), roster.table_id(table)
+            if after < start:
+                raise history_expired(table, after, start)
+            return 0 if table_id is None else count_images(self._db, table_id, after, upto)
 
     def read(self, extent: Extent, columns: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
         """Yield images, decoding small chunks together; verify the checksum of each chunk."""

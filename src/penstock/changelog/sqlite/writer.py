@@ -181,7 +181,7 @@ class SqliteLogWriter(ChangeLogWriter):
         lsns = chunk.transactions.column(0)
         first, last = (None, None) if xid is not None else (lsns[0].as_py(), lsns[-1].as_py())
         size = memoryview(stored.images).nbytes
-        contents = (chunk.images.num_rows, size, chunk.kinds, int(chunk.unchanged))
+        contents = (chunk.images.num_rows, chunk.changes, size, chunk.kinds, int(chunk.unchanged))
         crc = checksum(stored.transactions, stored.images)
         return ChunkRow(table_id, chunk.version, None, None, first, last, xid, None, None, 0, *contents, crc), stored
 

@@ -38,7 +38,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -169,7 +169,8 @@ class TickInstance(PollingInstance[TickConfig]):
     def _tick(self, name: str, before: Sequence[int], upto: Sequence[int]) -> Changes:
         if len(upto) > len(before):
             _LOG.warning("topic %s has %d partitions now, %d before", name, len(upto), len(before))
-        return inserted(tick_table(name).name, tick_row(widened_offsets(before, len(upto)), upto))
+        begun = widened_offsets(before, len(upto))
+        return replace(inserted(tick_table(name).name, tick_row(begun, upto)), stands_for=sum(upto) - sum(begun))
 
     def _check_readers(self, at: Lsn, found: Mapping[str, TopicState | None]) -> None:
         """Check that partitions still have the messages of ticks that are not applied yet."""

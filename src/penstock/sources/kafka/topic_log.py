@@ -130,6 +130,20 @@ class TopicLogReader(ChangeLogReader):
         """Return the tables of the log, including tick tables."""
         return self._ticks.tables()
 
+    def time_at(self, position: Lsn) -> datetime:
+        """Return the newest time of the ticks up to a position."""
+        return self._ticks.time_at(position)
+
+    def changes(self) -> dict[TableName, int]:
+        """Return the number of messages of each table, for which the ticks of its topic stand."""
+        found = self._ticks.changes()
+        made = {table.name: found.get(tick_table(table.topic.name).name, 0) for table in self._log.tables}
+        return found | made
+
+    def size(self) -> int:
+        """Return the size of the log of ticks; messages stay in Kafka."""
+        return self._ticks.size()
+
     def extent(self, table: TableName, after: Lsn, upto: Lsn) -> Extent:
         """Describe the messages in (after, upto] as one chunk."""
         made = self._log.table(table)

@@ -41,6 +41,7 @@ from penstock.sources.postgres.replication.publication import (
     drop_publication,
     publication_comment,
 )
+from penstock.sources.postgres.replication.server_status import server_status
 from penstock.sources.postgres.replication.slot import (
     SlotFlags,
     create_slot,
@@ -49,8 +50,9 @@ from penstock.sources.postgres.replication.slot import (
     identify,
     slot_problem,
 )
-from penstock.sources.postgres.replication.wal import wal_flush_position, wal_insert_position
+from penstock.sources.postgres.replication.wal import wal_insert_position
 from penstock.sources.produced_table import ProducedTable
+from penstock.sources.upstream_status import UpstreamStatus
 
 __all__ = ["PostgresInstanceConfig"]
 
@@ -326,11 +328,11 @@ class PostgresInstanceConfig(InstanceConfig):
         since = silent_since(state)
         return None if since is None else f"no answer from {self.place()} since {since.isoformat(timespec='seconds')}"
 
-    def behind(self, durable: Lsn) -> int | None:
-        """Return the number of WAL bytes after a position; None if the server does not answer."""
+    def upstream_status(self) -> UpstreamStatus | None:
+        """Return the end of the WAL, the clock and the slot; None if the server does not answer."""
         try:
             with connect(self.connection, connect_timeout=_QUERY_SECONDS, answers_within=_QUERY_SECONDS) as connection:
-                return max(0, wal_flush_position(connection) - durable)
+                return server_status(connection, self.slot)
         except (PenstockError, psycopg.Error):
             return None
 

@@ -38,6 +38,7 @@ __all__ = [
     "find_slot",
     "identify",
     "import_snapshot",
+    "invalidation_reason",
     "slot_problem",
 ]
 
@@ -239,8 +240,8 @@ def import_snapshot(connection: psycopg.Connection[Any], snapshot: str) -> None:
 def find_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | None:
     """Return a slot and its reader; None if it does not exist."""
     version = connection.info.server_version
-    reason = "s.invalidation_reason" if version >= 170000 else _CONFLICT if version >= 160000 else "NULL"
-    query = _STATE.format(failover="s.failover" if version >= 170000 else "false", reason=reason)
+    failover = "s.failover" if version >= 170000 else "false"
+    query = _STATE.format(failover=failover, reason=invalidation_reason(version))
     row = connection.execute(query, (name,)).fetchone()
     if row is None:
         return None
@@ -249,6 +250,11 @@ def find_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | Non
         *(name, kind, plugin, database, pid, wal_status, Lsn.parse(confirmed or restart or "0/0")),
         *(bool(here), SlotFlags(*flags), reason, application, client),
     )
+
+
+def invalidation_reason(version: int) -> str:
+    """Return the SQL expression for why the slot `s` was invalidated, in this version of the server."""
+    return "s.invalidation_reason" if version >= 170000 else _CONFLICT if version >= 160000 else "NULL"
 
 
 def slot_problem(state: SlotState, flags: SlotFlags | None = None) -> str | None:
