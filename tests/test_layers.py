@@ -60,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": BASE | {"home", "engine", "sql", "demo"},
     "web": BASE | {"home", "engine"},
 }
-API = {"home", "home_operations", "live", "views", "executor"}
+API = {"home", "home_operations", "live", "live_names", "views", "spark_clients", "executor"}
 """The Python API: modules right in `penstock` that are one layer, `home`."""
 ANYTHING = (
     DATA

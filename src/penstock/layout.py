@@ -8,7 +8,7 @@
       lake/SOURCE/TABLE  its base tables (Delta)
       state/SOURCE/      files that its instance keeps in addition to the log
       secrets/SOURCE/    secrets that were given as plaintext, readable by the owner only (secrets/sink-SINK/ of sinks)
-      run/               locks, and the logs of capture processes
+      run/               locks, the logs of capture processes, and the token of Spark Connect
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ __all__ = [
     "base_path",
     "capture_log_path",
     "catalog_path",
+    "connect_token_path",
     "defects_path",
     "lake_path",
     "log_path",
@@ -73,6 +74,11 @@ def state_path(home: Path, source: str) -> Path:
 def run_path(home: Path) -> Path:
     """Return the folder of locks and process logs."""
     return home / "run"
+
+
+def connect_token_path(home: Path) -> Path:
+    """Return the file with the token that clients of Spark Connect have to send."""
+    return run_path(home) / "connect.token"
 
 
 def capture_log_path(home: Path, source: str) -> Path:

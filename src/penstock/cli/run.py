@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +42,8 @@ from penstock.errors import PenstockError, UsageError
 from penstock.home import Home, open_home
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from penstock.engine.runner import HomeRunner
 
 __all__ = ["run"]
@@ -68,6 +71,14 @@ def run(
     log: LogOption = None,
     retain_history: HistoryOption = None,
     snapshot: SnapshotOption = SnapshotChoice.PARALLEL,
+    connect: Annotated[
+        bool,
+        typer.Option("--connect", help="Serve Spark Connect, so that notebooks and other tools query live tables."),
+    ] = False,
+    connect_address: Annotated[
+        str,
+        typer.Option("--connect-address", metavar="HOST:PORT", help="The address for --connect."),
+    ] = "127.0.0.1:15002",
     debug: DebugOption = False,
 ) -> None:
     """Capture the tables of a database, and run all sources of the home, until Ctrl-C.
@@ -103,13 +114,25 @@ def run(
     with Interrupt() as interrupt:
         spark = start_spark()
         try:
-            with opened.run(spark, _printer(console)) as running:
+            clients = _spark_clients(opened, lambda: spark, connect_address if connect else None, _printer(console))
+            with opened.run(spark, _printer(console)) as running, clients:
                 show_copy(console, opened, running, interrupt)
                 _show_status(console, opened, running, interrupt)
                 with waiting("stopping"):
                     running.stop()
         finally:
             stop_spark(spark)
+
+
+def _spark_clients(
+    home: Home, spark: Callable[[], SparkSession], address: str | None, report: Callable[[str], None]
+) -> AbstractContextManager[None]:
+    """Serve Spark Connect in the current session at an address, unless it is None."""
+    if address is None:
+        return nullcontext()
+    from penstock.spark_clients import serve_spark_clients
+
+    return serve_spark_clients(home, spark, address, report)
 
 
 def _require_sources(console: Console, home: Home, left: list[PenstockError]) -> None:
