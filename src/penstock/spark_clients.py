@@ -74,6 +74,7 @@ class _SparkClients:
         self._token_path = connect_token_path(home.path)
         self._token = connect_token(self._token_path)
         self._names: LiveNames | None = None
+        self._named: SparkSession | None = None
         self._serving: SparkSession | None = None
         self._reported = ""
 
@@ -103,10 +104,11 @@ class _SparkClients:
             self._reported = found
 
     def _update(self, spark: SparkSession) -> None:
-        if spark is not self._serving:
+        if self._names is None or spark is not self._named:
             self._names = LiveNames(spark, lambda as_of: self._home.live(spark, as_of, _AS_OF_SECONDS))
+            self._named = spark
+        if spark is not self._serving:
             start_connect(spark, self._address, self._token)
             self._serving = spark
             self._report(f"Spark Connect: {self._address.url}, token in {self._token_path}")
-        assert self._names is not None
         self._names.declare()
