@@ -43,7 +43,7 @@ ALTER SINK orders_out SET (retain limit = '2 days', sasl password = 'env:NEW_PAS
 DROP SINK IF EXISTS orders_out;"""
 _PYTHON = """import penstock
 
-home = penstock.open(".penstock")
+home = penstock.connect(".penstock")
 home.create_sink(
     "orders_out",
     "shop.orders",

@@ -10,6 +10,7 @@ from penstock.positions import Lsn
 if TYPE_CHECKING:
     from penstock.changelog.transactions import Transaction
     from penstock.home import Home
+    from penstock.home import open_home as connect
     from penstock.home import open_home as open
     from penstock.live import Live
     from penstock.spark.session import configure, session
@@ -25,6 +26,7 @@ __all__ = [
     "TransientError",
     "UsageError",
     "configure",
+    "connect",
     "open",
     "session",
 ]
@@ -34,6 +36,7 @@ _LATER = {
     "Live": ("penstock.live", "Live"),
     "Transaction": ("penstock.changelog.transactions", "Transaction"),
     "configure": ("penstock.spark.session", "configure"),
+    "connect": ("penstock.home", "open_home"),
     "open": ("penstock.home", "open_home"),
     "session": ("penstock.spark.session", "session"),
 }

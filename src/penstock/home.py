@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from penstock.engine.as_of import AsOf
 from penstock.engine.check import CheckReport, check_database, is_database_url
@@ -56,7 +56,20 @@ def check_target(path: Path, target: str, **options: Any) -> CheckReport:
 
 
 class Home(HomeOperations):
-    """The sources of one home, with their change logs and tables."""
+    """The sources of one home, with their change logs and tables.
+
+    As a context manager, it releases the history of its live views at the end of the block.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the history that live views of this home retain; do not read them any more."""
+        self._views.release()
 
     def create_missing(self, script: str) -> list[tuple[str, str]]:
         """Create the sources and sinks that the statements describe and this home lacks.

@@ -9,7 +9,8 @@
       state/SOURCE/      files that its instance keeps in addition to the log
       secrets/SOURCE/    secrets that were given as plaintext, readable by the owner only (secrets/sink-SINK/ of sinks)
       logs/              the log of the running process, readable by the owner only
-      run/               locks, the state of the running process, and the output of capture processes
+      run/               locks, the state of the running process, the output of capture processes, and the token of
+                         Spark Connect
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ __all__ = [
     "base_path",
     "capture_log_path",
     "catalog_path",
+    "connect_token_path",
     "defects_path",
     "event_log_path",
     "lake_path",
@@ -81,6 +83,11 @@ def run_path(home: Path) -> Path:
 def process_path(home: Path) -> Path:
     """Return the file with the state of the process that runs the home."""
     return run_path(home) / "process.json"
+
+
+def connect_token_path(home: Path) -> Path:
+    """Return the file with the token that clients of Spark Connect have to send."""
+    return run_path(home) / "connect.token"
 
 
 def capture_log_path(home: Path, source: str) -> Path:

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
@@ -26,10 +27,12 @@ from penstock.engine.requests import dropped
 from penstock.engine.status import home_status
 from penstock.errors import DefiniteError, PenstockError, TableError, TransientError, UsageError
 from penstock.layout import base_path, quarantine_path
+from penstock.live_names import register_names
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.interface import STATUS_SOURCE
 from penstock.sources.kinds import kinds
+from penstock.spark.images import spark_schema
 from penstock.spark.read_only import require_query
 from penstock.sql.query import TableReference, resolve
 from penstock.sql.show_statements import STATUS_TABLES, status_table
@@ -46,7 +49,8 @@ _STATUS = {f"{STATUS_SOURCE}.{name}": name for name in STATUS_TABLES}
 class Live:
     """A consistent view of all tables: each source at one position, so that transactions are visible as a whole.
 
-    A table is named ``source.table``, or in full ``source.schema.table``. A table of a sharded source is the union of
+    A table is named ``source.table``, or in full ``source.schema.table``; if there is one source, `table` also accepts
+    ``schema.table``. A table of a sharded source is the union of
     its shards, with the additional column `penstock_shard`; each shard can also be read alone, under the name of its
     own source. A table with rejected messages has them in ``source.table_quarantine``.
 
@@ -71,7 +75,7 @@ class Live:
         self._sharded = sharded_tables(catalog)
         self._frames: dict[str, DataFrame] = {}
         self._as_of_views: dict[tuple[str, Lsn | datetime], Live] = {}
-        self.positions = dict(positions)
+        self.positions: Mapping[str, Lsn] = dict(positions)
         """The position of each source."""
         self.timestamp = timestamp
         """The requested timestamp; for a view as of now, the commit time of the last visible transaction."""
@@ -91,7 +95,11 @@ class Live:
 
     def table(self, name: str) -> DataFrame:
         """Return the rows of one table in this view."""
-        known = {".".join(parts): table for parts, table in self._names().items()}.get(name.lower())
+        names = {".".join(parts): table for parts, table in self._names().items()}
+        known = names.get(name.lower())
+        sources = {record.source.lower() for record in self._tables.values()}
+        if known is None and "." in name and len(sources) == 1:
+            known = names.get(f"{sources.pop()}.{name.lower()}")
         if known is None:
             message = f"there is no table {name}"
             raise UsageError(message, f"Tables of this home: {', '.join(self.tables()) or 'none'}.")
@@ -138,6 +146,27 @@ class Live:
         finally:
             for view in frames:
                 self._store.spark.catalog.dropTempView(view)
+
+    def register(self) -> Live:
+        """Let ``spark.table("shop.orders")`` and ``spark.sql("… FROM shop.orders")`` read this view; return the view.
+
+        The names resolve in the session of this view until another view is registered in it, as in
+        ``live.refresh().register()``. All tables of a query, and all queries until then, have the same position. The
+        session keeps the view, and thereby its history, until then.
+        """
+        register_names(self._store.spark, self)
+        return self
+
+    def columns(self, name: str) -> StructType | None:
+        """Return the columns of a table, without reading it where possible; None if it is not readable yet."""
+        record = self._tables.get(name)
+        if record is not None:
+            base = self._catalog.bases.newest(record.source, record.local, Lsn.LAST)
+            return None if base is None else spark_schema(base.schema.columns)
+        try:
+            return self.table(name).schema
+        except PenstockError:
+            return None
 
     def refresh(self) -> Live:
         """Return a view as of now."""

@@ -69,6 +69,10 @@ class Views:
         """Release the leases on a source that was dropped."""
         self._keeper.forget(source)
 
+    def release(self) -> None:
+        """Release the leases of all views."""
+        self._keeper.release()
+
     def _needed(self, chosen: Mapping[str, Chosen]) -> dict[str, Lsn]:
         """Return the positions after which the logs are needed; the base of a failed table may be before `valid`."""
         oldest = {source: oldest_base(self._catalog, source, found.position) for source, found in chosen.items()}

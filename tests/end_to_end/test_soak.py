@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from tests.soak import soak
 
 MINUTES = float(os.environ.get("PENSTOCK_SOAK_MINUTES", "3"))

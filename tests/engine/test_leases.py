@@ -155,3 +155,13 @@ def test_renewal_continues_after_an_exception(log: SqliteLog, clock: Clock, monk
     monkeypatch.setattr(SqliteLog, "reader", reader_of_log)
     until(lambda: expiry(log) > expiry_before, "the lease to be renewed")
     assert view is not None
+
+
+def test_release_ends_the_leases_of_existing_views(log: SqliteLog) -> None:
+    keeper, view = LeaseKeeper("live"), View()
+    keeper.hold(view, {"shop": Lsn(20)}, {"shop": log})
+    assert lease_positions(log) == [20]
+    keeper.release()
+    assert lease_positions(log) == []
+    keeper.hold(view, {"shop": Lsn(30)}, {"shop": log})
+    assert lease_positions(log) == [30], "the keeper can be used again"

@@ -69,6 +69,8 @@ def live(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> L
         ("shop.public.orders", "public.orders"),
         ("shop.public_users", "public.Users"),
         ("shop.public_users_2", "public.users"),
+        ("public.orders", "public.orders"),
+        ("Sales.a.b", "sales.a.b"),
         ("shop.a.b", "sales.a.b"),
         ("shop.sales.a.b", "sales.a.b"),
         ("shop.notes", "public.notes"),

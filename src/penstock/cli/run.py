@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,6 +51,8 @@ from penstock.server.token import Token, read_token
 from penstock.unexpected_errors import origin
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from penstock.engine.supervisor import Supervisor
     from penstock.server.serving import Serving
 
@@ -93,6 +95,14 @@ def run(
     ] = None,
     log_level: LogLevelOption = LogLevelChoice.INFO,
     log_format: LogFormatOption = LogFormatChoice.TEXT,
+    connect: Annotated[
+        bool,
+        typer.Option("--connect", help="Serve Spark Connect, so that notebooks and other tools query live tables."),
+    ] = False,
+    connect_address: Annotated[
+        str,
+        typer.Option("--connect-address", metavar="HOST:PORT", help="The address for --connect."),
+    ] = "127.0.0.1:15002",
     debug: DebugOption = False,
 ) -> None:
     """Capture the tables of a database, and run all sources of the home, until Ctrl-C.
@@ -132,10 +142,10 @@ def run(
             message = "source options require a database URL"
             raise UsageError(message, "For example: penstock run postgresql://user@host/database")
         _require_sources(opened, left)
-        _run(console, opened, listen, token)
+        _run(console, opened, listen, token, connect_address if connect else None)
 
 
-def _run(console: Console, opened: Home, listen: str | None, token: Token | None) -> None:
+def _run(console: Console, opened: Home, listen: str | None, token: Token | None, connect: str | None) -> None:
     """Run all sources, and serve the status page, until Ctrl-C."""
     from penstock.server.serving import serve
 
@@ -143,6 +153,7 @@ def _run(console: Console, opened: Home, listen: str | None, token: Token | None
         Interrupt() as interrupt,
         opened.supervise(log_event) as running,
         serve(opened, running.spark, listen, token) as serving,
+        _spark_clients(opened, running.spark, connect),
     ):
         url = serving.address.url
         log_event(Event(f"status page: {url}", "server_started", url=url))
@@ -151,6 +162,15 @@ def _run(console: Console, opened: Home, listen: str | None, token: Token | None
         with waiting("stopping"):
             log_event(Event("stopping", "stopping"))
             running.stop()  # the status page shows it
+
+
+def _spark_clients(home: Home, spark: Callable[[], SparkSession], address: str | None) -> AbstractContextManager[None]:
+    """Serve Spark Connect in the current session at an address, unless it is None."""
+    if address is None:
+        return nullcontext()
+    from penstock.spark_clients import serve_spark_clients
+
+    return serve_spark_clients(home, spark, address, log_event)
 
 
 @contextmanager

@@ -108,6 +108,14 @@ class LeaseKeeper:
         with self._lock:
             self._leases.pop(source, None)
 
+    def release(self) -> None:
+        """Release all leases; views that still exist lose their history."""
+        with self._lock:
+            for lease in self._leases.values():
+                with suppress(Exception), closing(lease.log.reader()) as reader:  # otherwise it expires
+                    reader.set_lease(lease.name, None)
+            self._leases.clear()
+
     def _renew_until_unused(self) -> None:
         while True:
             time.sleep(_POLL_SECONDS)

@@ -53,17 +53,23 @@ def runnable_sources(catalog: Catalog) -> list[SourceRecord]:
 
 
 def named_table(catalog: Catalog, source: str, name: str) -> TableRecord:
-    """Return a table of a source by ``schema.table`` or by its local name; raise `UsageError` if there is none."""
-    named_source(catalog, source)
+    """Return a table by ``schema.table`` or its local name, both also after the name of the source."""
+    part_of = named_source(catalog, source).known_as
     records = catalog.tables(source)
-    found = next((r for r in records if name == str(r.upstream)), None)
-    found = found or next((r for r in records if name == r.local), None)
+    found = _found(records, name)
+    for qualifier in (source, part_of):
+        found = found or _found(records, name.removeprefix(f"{qualifier}."))
     if found is None:
         known = ", ".join(str(record.upstream) for record in records) or "none"
         message = f"source {source} has no table {name}"
         names = [text for record in records for text in (str(record.upstream), record.local)]
         raise UsageError(message, f"{nearest(name, names) or ''} Tables of this source: {known}.".strip())
     return found
+
+
+def _found(records: Sequence[TableRecord], name: str) -> TableRecord | None:
+    found = next((r for r in records if name == str(r.upstream)), None)
+    return found or next((r for r in records if name == r.local), None)
 
 
 def named_tables(catalog: Catalog, source: str, names: Sequence[str]) -> list[TableRecord]:
