@@ -17,11 +17,11 @@ def setup(
     no_kernels: Annotated[bool, typer.Option("--no-kernels", help="Do not compile the kernels.")] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Download the jars for Spark and compile the kernels, so that the first start needs no network and no wait.
+    """Download the jars for Spark and compile kernels ahead, for images and machines without network access.
 
-    For images, and for machines without network access. What is in the cache already is not fetched again; the cache is
-    PENSTOCK_CACHE, or the user's cache folder. Kernels are compiled for the processor of this machine, or for
-    NUMBA_CPU_NAME, which then must be set for all other commands, too.
+    The first start then downloads nothing, and no row waits for the compiler. What the cache already contains is kept;
+    the cache is PENSTOCK_CACHE, or the user's cache folder. Kernels are compiled for the processor of this machine, or
+    with NUMBA_CPU_NAME=generic, which must then be set for all commands, for any processor of the architecture.
 
     Example: penstock setup
     """
