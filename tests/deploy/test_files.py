@@ -250,5 +250,5 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert "stricter" in bad.stderr, "the check can fail"
     done = verified(text)
     assert (done.returncode, done.stderr) == (0, "")
-    security = ["systemd-analyze", "security", "--offline=true", "--threshold=20", path]  # 2.0, of at most 10
+    security = ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(path)]  # 2.0, of at most 10
     assert subprocess.run(security, capture_output=True, check=False).returncode == 0
