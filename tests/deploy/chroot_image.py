@@ -9,8 +9,8 @@ Each RUN of the Dockerfile is executed as it is, in a chroot with its own mounts
 WORKDIR, ENTRYPOINT and CMD have their usual meaning. Other instructions do not affect files, and are recorded only. The
 base image is Debian with its own Python instead of the official Python image, which is not in a package registry.
 
-A container of the image has a read-only root, a volume, a temporary file system on ``/tmp``, no capability of root (it
-runs as the image's user) and no network except loopback.
+A container of the image has a read-only root, its volume and ``/tmp`` in folders of this machine, no capability of root
+(it runs as the image's user) and no network except loopback.
 """
 
 from __future__ import annotations
@@ -157,14 +157,16 @@ class ChrootImage:
         done = self._enter(layers, [], f"exec {script}")
         assert done.returncode == 0, f"RUN {command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
 
-    def start(self, *arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
-        """Run the image to the end with `arguments` instead of its own, and with its volume in the folder `home`."""
+    def start(self, *arguments: str, home: Path, scratch: Path) -> subprocess.CompletedProcess[str]:
+        """Run the image to the end with `arguments` instead of its own; `home` is its volume, `scratch` is ``/tmp``."""
         stage = self.image
         (volume,) = stage.volumes
-        os.chown(home, *map(int, stage.user.split(":")))
+        mounts = {home: volume, scratch: "/tmp"}
+        for folder in mounts:
+            folder.mkdir()
+            os.chown(folder, *map(int, stage.user.split(":")))
         before = [
-            'mount -t tmpfs tmpfs "$ROOT/tmp"',
-            f'mount --bind {shlex.quote(str(home))} "$ROOT{volume}"',
+            *(f'mount --bind {shlex.quote(str(folder))} "$ROOT{place}"' for folder, place in mounts.items()),
             f"{shlex.quote(sys.executable)} -c {shlex.quote(_LOOPBACK_UP)}",
         ]
         words = ["chroot", f"--userspec={stage.user}", "$ROOT", "/usr/bin/env", "-i", *_assigned(stage.environment)]

@@ -24,11 +24,14 @@ def test_only_the_last_stage_has_a_user_a_health_check_and_an_init() -> None:
 @pytest.mark.skipif(bool(missing_tools()), reason=missing_tools())
 def test_the_image_runs_read_only_without_network_as_its_user(tmp_path: Path) -> None:
     built = ChrootImage(tmp_path / "image", ROOT, DOCKERFILE)
-    kernels = sorted(path.name for path in built.image.files.glob("opt/penstock/cache/kernels/**/*.nbc"))
-    assert len(kernels) > 50
-    home = tmp_path / "home"
-    home.mkdir()
-    done = built.start("demo", "--seconds", "5", home=home)
+    prepared = kernels(built.image.files / "opt/penstock/cache/kernels")
+    assert len(prepared) > 50
+    done = built.start("demo", "--seconds", "5", home=tmp_path / "home", scratch=tmp_path / "scratch")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert done.stdout.count(" equal\n") == 6
     assert "download" not in done.stdout + done.stderr
+    assert kernels(tmp_path / "scratch") == prepared, "no kernel was compiled"
+
+
+def kernels(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*.nbc"))
