@@ -2,150 +2,138 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
+import psutil
 import pytest
+from pyspark.sql import SparkSession
 
 from penstock.demo.load import Load
-from penstock.home import open_home
+from penstock.errors import DefiniteError
+from penstock.home import Home, open_home
 from penstock.positions import Lsn
 from penstock.testing.waiting import PATIENCE, until
+from tests.cli.commands import penstock
 from tests.conftest import Database
 from tests.end_to_end.conftest import Penstock
 
-AHEAD = "the changes in between are lost"
-"""A part of the error if the slot was confirmed beyond the end of the log."""
-
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(1500)]
 
-
-def wait_until_live(penstock: Penstock) -> None:
-    def live() -> bool:
-        penstock.require_running()
-        sources = open_home(penstock.home).status().sources
-        return bool(sources and sources[0].tables) and all(table.state == "live" for table in sources[0].tables)
-
-    until(live, f"live tables: see {penstock.output}")
+LOST = "the changes in between are lost"
 
 
-def wait_until_captured(penstock: Penstock, database: Database) -> None:
-    end = Lsn.parse(database.execute("SELECT pg_current_wal_insert_lsn()::text")[0][0])
-    database.execute("SELECT pg_logical_emit_message(true, 'test', '')")
-    until(lambda: open_home(penstock.home).frontiers("demo").durable >= end, f"the log to reach {end}")
+@pytest.fixture
+def shop(database: Database) -> Database:
+    database.execute("CREATE TABLE public.orders (id bigint PRIMARY KEY, total int NOT NULL)")
+    database.execute("INSERT INTO public.orders SELECT id, 0 FROM generate_series(1, 100) AS id")
+    return database
 
 
-def stop(penstock: Penstock) -> None:
-    assert penstock.process is not None
-    penstock.process.send_signal(signal.SIGTERM)
-    assert penstock.process.wait(PATIENCE) == 0
+def change(database: Database) -> None:
+    """Change every row, add one and remove one."""
+    database.execute("UPDATE public.orders SET total = total + 1")
+    database.execute("INSERT INTO public.orders SELECT max(id) + 1, 0 FROM public.orders")
+    database.execute("DELETE FROM public.orders WHERE id = (SELECT min(id) FROM public.orders)")
 
 
-def command(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command on the home, with a Spark of its own if it needs one."""
-    arguments = [sys.executable, "-m", "penstock.cli", *words, "--home", str(home)]
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE, check=False)
+def run_until_captured(home: Home, spark: SparkSession, database: Database, source: str = "shop") -> None:
+    """Run the home until its log has all changes, compare all rows with Postgres, and stop."""
+    with home.run(spark) as running:
+        running.wait_live(PATIENCE)
+        end = Lsn.parse(database.execute("SELECT pg_current_wal_lsn()::text")[0][0])
+
+        def captured() -> bool:
+            running.check()
+            return home.frontiers(source).durable >= end
+
+        until(captured, f"the log to reach {end}")
+        verdicts = home.verify(spark, source)
+        assert verdicts
+        assert all(verdict.equal for verdict in verdicts), verdicts
+        running.stop()
 
 
-def verify(penstock: Penstock) -> None:
-    done = command(penstock.home, "verify", "demo")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("equal") == 6
+def copied(home: Path, copy: Path) -> Path:
+    shutil.copytree(home, copy, symlinks=True)
+    return copy
 
 
-def start_and_fail(penstock: Penstock) -> None:
-    """Start, and wait until the process ends with the exit code of a permanent error."""
-    penstock.start()
-    assert penstock.process is not None
-    assert penstock.process.wait(PATIENCE) == 3, penstock.output.read_text()
-
-
-def change(database: Database, mark: int) -> None:
-    database.execute(f"UPDATE bank.accounts SET balance = balance + {mark}")
-
-
-def replace_home(backup: Path, home: Path) -> None:
-    shutil.rmtree(home)
-    shutil.copytree(backup, home, symlinks=True)
-
-
-def test_a_stopped_home_is_copied_and_resumes_elsewhere(
-    shop_and_bank: Database, penstock_run: Penstock, tmp_path: Path
-) -> None:
+def test_a_stopped_home_resumes_elsewhere(shop: Database, spark: SparkSession, tmp_path: Path) -> None:
     """Nothing ran after the backup, so the slot still has all changes after it."""
-    penstock_run.start()
-    wait_until_live(penstock_run)
-    stop(penstock_run)
-    change(shop_and_bank, 1)
-    shutil.copytree(penstock_run.home, tmp_path / "restored", symlinks=True)
-    shutil.rmtree(penstock_run.home)
-    penstock_run.home = tmp_path / "restored"
-    penstock_run.start()
-    wait_until_captured(penstock_run, shop_and_bank)
-    verify(penstock_run)
-    stop(penstock_run)
+    original = open_home(tmp_path / "original")
+    original.create(shop.url, "shop")
+    run_until_captured(original, spark, shop)
+    backup = copied(original.path, tmp_path / "backup")
+    shutil.rmtree(original.path)
+    change(shop)
+    restored = open_home(backup)
+    assert restored.check("shop").ready
+    run_until_captured(restored, spark, shop)
+    restored.drop("shop")
 
 
-def test_a_backup_older_than_the_slot_stops_and_is_captured_again(
-    shop_and_bank: Database, penstock_run: Penstock, tmp_path: Path
-) -> None:
-    """Changes after the backup were confirmed, so the server no longer sends them."""
-    penstock_run.start()
-    wait_until_live(penstock_run)
-    stop(penstock_run)
-    backup = tmp_path / "backup"
-    shutil.copytree(penstock_run.home, backup, symlinks=True)
-    penstock_run.start()
-    wait_until_live(penstock_run)
-    change(shop_and_bank, 1)
-    wait_until_captured(penstock_run, shop_and_bank)
-    stop(penstock_run)
-    replace_home(backup, penstock_run.home)
+def test_a_backup_older_than_the_slot_stops(shop: Database, spark: SparkSession, tmp_path: Path) -> None:
+    """Changes after the backup were confirmed, so the server does not send them again."""
+    home = open_home(tmp_path / "home")
+    home.create(shop.url, "shop")
+    run_until_captured(home, spark, shop)
+    backup = copied(home.path, tmp_path / "backup")
+    change(shop)
+    run_until_captured(home, spark, shop)
+    shutil.rmtree(home.path)
+    backup.rename(home.path)
 
-    check = command(penstock_run.home, "check", "demo")
-    assert check.returncode == 1, check.stdout + check.stderr
-    assert AHEAD in check.stdout
-    start_and_fail(penstock_run)
-    (source,) = open_home(penstock_run.home).status().sources
-    assert source.state == "failed"
-    assert AHEAD in str(source.error)
-    rows = command(penstock_run.home, "sql", "SELECT count(*) AS accounts FROM demo.accounts")
-    assert (rows.returncode, "50" in rows.stdout) == (0, True), rows.stdout + rows.stderr
+    restored = open_home(home.path)
+    checked = penstock("check", "shop", "--home", home.path)
+    assert (checked.code, LOST in checked.out) == (1, True), checked.out + checked.err
+    with pytest.raises(DefiniteError, match=LOST) as caught, restored.run(spark) as running:
+        until(running.check, "the source to stop")
+    assert "--force" in caught.value.hint
+    (source,) = restored.status().sources
+    assert (source.state, LOST in str(source.error)) == ("failed", True)
+    rows = restored.live(spark).table("shop.orders")
+    assert (rows.count(), rows.filter("total = 0").count()) == (100, 100), "the tables of the backup"
 
-    refused = command(penstock_run.home, "drop", "demo")
-    assert refused.returncode == 3, "the slot may belong to a copy of this home"
-    forced = command(penstock_run.home, "drop", "demo", "--force")
-    assert forced.returncode == 0, forced.stderr
-    for statement in re.findall(r"^-- ((?:SELECT|DROP) .*;)$", forced.stdout, re.MULTILINE):
-        shop_and_bank.execute(statement)
-    penstock_run.start()
-    wait_until_live(penstock_run)
-    verify(penstock_run)
-    stop(penstock_run)
+    penstock("drop", "shop", "--home", home.path).assert_error(3)
+    forced = penstock("drop", "shop", "--force", "--home", home.path)
+    assert forced.code == 0, forced.err
+    statements = re.findall(r"^-- ((?:SELECT|DROP) .*;)$", forced.out, re.MULTILINE)
+    assert len(statements) == 2, forced.out
+    for statement in statements:
+        shop.execute(statement)
+    again = open_home(home.path)
+    again.create(shop.url, "shop")
+    run_until_captured(again, spark, shop)
+    again.drop("shop")
 
 
 def test_an_atomic_copy_of_a_running_home_resumes(
-    shop_and_bank: Database, penstock_run: Penstock, tmp_path: Path
+    shop_and_bank: Database, penstock_run: Penstock, spark: SparkSession, tmp_path: Path
 ) -> None:
     """A snapshot of the volume, and then the machine is lost: all processes stand still during the copy, and end."""
+    penstock_run.options = ("--table=bank.accounts", "--table=bank.transfers")
     penstock_run.start()
-    wait_until_live(penstock_run)
+    home = open_home(penstock_run.home)
+
+    def live() -> bool:
+        penstock_run.require_running()
+        sources = home.status().sources
+        return bool(sources and sources[0].tables) and all(table.state == "live" for table in sources[0].tables)
+
+    until(live, f"live tables: see {penstock_run.output}")
     with Load(shop_and_bank.url, rate=30):
-        wait_until_captured(penstock_run, shop_and_bank)
+        before = home.frontiers("demo").durable
+        until(lambda: home.frontiers("demo").durable > before, "changes")
         assert penstock_run.process is not None
-        os.killpg(penstock_run.process.pid, signal.SIGSTOP)
-        shutil.copytree(penstock_run.home, tmp_path / "copy", symlinks=True)
-        os.killpg(penstock_run.process.pid, signal.SIGKILL)
+        whole = psutil.Process(penstock_run.process.pid)
+        processes = [whole, *whole.children(recursive=True)]
+        for process in processes:
+            process.suspend()
+        copy = copied(penstock_run.home, tmp_path / "copy")
+        for process in processes:
+            process.kill()
         penstock_run.process.wait()
     until(lambda: penstock_run.capture_pid() is None, "the capture process to end")
-    penstock_run.home = tmp_path / "copy"
-    penstock_run.start()
-    wait_until_live(penstock_run)
-    wait_until_captured(penstock_run, shop_and_bank)
-    verify(penstock_run)
-    stop(penstock_run)
+    run_until_captured(open_home(copy), spark, shop_and_bank, "demo")
