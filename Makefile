@@ -68,9 +68,11 @@ bench: $(READY) ## a quick benchmark; BENCH=name chooses which
 docs: $(READY) ## the documentation, into site/
 	$(BIN)/zensical build --clean --strict
 
-lock: ## choose versions anew: requirements.lock from pyproject.toml
+lock: ## choose versions anew: requirements.lock from pyproject.toml, and deploy/requirements.lock for images
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--no-emit-index-url --extra dev pyproject.toml --output-file requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--no-emit-index-url --constraint requirements.lock pyproject.toml --output-file deploy/requirements.lock
 
 clean: ## all that was made here; the cache in the home directory stays
 	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .penstock .penstock-*
@@ -84,7 +86,5 @@ $(READY): requirements.lock pyproject.toml src/penstock/spark/jars.lock
 	for pause in 5 20 -; do $(INSTALL) --require-hashes --requirement requirements.lock && break; \
 		test $$pause != - && echo "this did not succeed; trying again" && sleep $$pause || exit 1; done
 	$(INSTALL) --no-deps --no-build-isolation --editable .
-	$(BIN)/python -c 'from penstock.spark.jars import ensure_jars; ensure_jars(print)'
-	@echo "compiling kernels, once"
-	$(BIN)/python -m penstock.formats.warm & formats=$$!; $(BIN)/python -m penstock.sources.postgres.warm && wait $$formats
+	$(BIN)/penstock setup
 	@touch $@

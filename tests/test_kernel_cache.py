@@ -38,9 +38,9 @@ def twice(number):
 """
 
 
-def run(package: Path, cache: Path) -> list[str]:
+def run(package: Path, cache: Path, **variables: str) -> list[str]:
     """Run the kernel of a small package in a process of its own; return its result, and how often the cache had it."""
-    environment = {**os.environ, "PYTHONPATH": str(package.parent), "PENSTOCK_CACHE": str(cache)}
+    environment = {**os.environ, "PYTHONPATH": str(package.parent), "PENSTOCK_CACHE": str(cache), **variables}
     environment.pop("NUMBA_CACHE_DIR", None)
     done = subprocess.run(
         [sys.executable, "-m", "penstock.caller"], env=environment, capture_output=True, text=True, check=True
@@ -101,6 +101,39 @@ def test_any_form_of_an_import_is_followed(tmp_path: Path, statement: str) -> No
     names = {str(path.relative_to(made)) for path in kernel_sources(made)}
     assert {"inner_part.py", "passing.py", "part/origin.py"} <= names
     assert "unrelated.py" not in names
+
+
+def forbid_writes(package: Path) -> None:
+    """Make the cache unusable for writes, as in a read-only file system; the permissions of files do not bind root."""
+    text = (package / "kernel_cache.py").read_text()
+    begin = text.index("        folder.mkdir(parents=True, exist_ok=True)\n        tempfile.TemporaryFile(")
+    (package / "kernel_cache.py").write_text(f"{text[:begin]}        raise OSError\n{text[begin:]}")
+
+
+def test_kernels_of_a_read_only_cache_are_loaded_by_all_processes(tmp_path: Path) -> None:
+    made, cache, temporary = package(tmp_path / "installed"), tmp_path / "cache", tmp_path / "temporary"
+    temporary.mkdir()
+    forbid_writes(made)
+    name = fingerprint(kernel_sources(made), made)
+    assert run(made, cache, TMPDIR=str(temporary)) == ["42", "0"], "compiled into a temporary folder"
+    (shared,) = temporary.iterdir()
+    assert shared.stat().st_mode & 0o777 == 0o700
+    (cache / "kernels").mkdir(parents=True)
+    (shared / name).rename(cache / "kernels" / name)
+    assert run(made, cache, TMPDIR=str(temporary)) == ["42", "1"], "copied from the cache"
+    (cache / "kernels" / name).rename(tmp_path / "elsewhere")
+    assert run(made, cache, TMPDIR=str(temporary)) == ["42", "1"], "the second process uses the same copy"
+    assert [path.name for path in shared.iterdir()] == [name]
+
+
+def test_a_temporary_folder_of_others_is_not_trusted(tmp_path: Path) -> None:
+    made, temporary = package(tmp_path / "installed"), tmp_path / "temporary"
+    forbid_writes(made)
+    shared = temporary / f"penstock-kernels-{os.getuid()}"
+    shared.mkdir(parents=True)
+    shared.chmod(0o777)
+    assert run(made, tmp_path / "cache", TMPDIR=str(temporary)) == ["42", "0"]
+    assert not list(shared.iterdir())
 
 
 def test_a_read_only_installation_and_an_unusable_cache(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ Imports are found with a regular expression over the text. Parsing the same file
 process that loads kernels would wait for it. Only imports at the top level of a module count: kernels see its globals.
 
 The folder is in the cache of the user (`penstock.cache.cache_dir`), not beside the sources: an installation may be
-read-only, and belong to another user. If it cannot be written, kernels are compiled into a temporary folder.
+read-only, and belong to another user. If it cannot be written, as in a container with a read-only file system, its
+kernels are copied into a folder for temporary files that all processes of the user share: numba accepts no folder that
+it cannot write to.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -28,7 +32,7 @@ from numba import config, njit
 
 from penstock.cache import cache_dir
 
-__all__ = ["cached_njit", "fingerprint", "kernel_sources"]
+__all__ = ["cached_njit", "fingerprint", "is_writable", "kernel_folder", "kernel_sources"]
 
 _PACKAGE = Path(__file__).parent
 _COMPILES = re.compile(r"^(?:from|import) (?:numba|penstock\.kernel_cache|penstock\.formats\.jit|\S+\.kernel)\b", re.M)
@@ -79,15 +83,50 @@ def fingerprint(sources: Iterable[Path], package: Path = _PACKAGE) -> str:
     return found.hexdigest()[:32]
 
 
+def kernel_folder() -> Path:
+    """Return the cache folder of the kernels of these sources; one that the user set for numba comes first."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    return (Path(chosen) if chosen else cache_dir() / "kernels") / fingerprint(kernel_sources())
+
+
+def is_writable(folder: Path) -> bool:
+    """Return whether files can be written to a folder; create it if it does not exist."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
+
+
 @cache
 def _folder() -> str:
-    """Return the folder of the kernels of these sources; one that the user set for numba comes first."""
-    name = fingerprint(kernel_sources())
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
-    wanted = Path(chosen) if chosen else cache_dir() / "kernels"
-    try:
-        (wanted / name).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=wanted / name).close()
-    except OSError:
-        return tempfile.mkdtemp(prefix="penstock-kernels-")
-    return str(wanted / name)
+    """Return the folder that numba uses."""
+    wanted = kernel_folder()
+    return str(wanted if is_writable(wanted) else _temporary_copy(wanted))
+
+
+def _temporary_copy(kernels: Path) -> Path:
+    """Return a writable copy of `kernels`, which may not exist; the first process of the user creates it."""
+    own = Path(tempfile.gettempdir(), f"penstock-kernels-{os.getuid()}")
+    own.mkdir(mode=0o700, exist_ok=True)
+    if not _is_private(own):  # another user may have created it, and numba executes what it finds there
+        own = Path(tempfile.mkdtemp(prefix="penstock-kernels-"))
+    copy = own / kernels.name
+    if not copy.is_dir():
+        begun = Path(tempfile.mkdtemp(dir=own))
+        if kernels.is_dir():
+            shutil.copytree(kernels, begun, copy_function=shutil.copyfile, dirs_exist_ok=True)
+        for folder in (begun, *(path for path in begun.rglob("*") if path.is_dir())):
+            folder.chmod(0o700)
+        try:
+            begun.rename(copy)
+        except OSError:  # another process was first
+            shutil.rmtree(begun)
+    return copy
+
+
+def _is_private(folder: Path) -> bool:
+    """Return whether a path is a folder of this user that no other user can write to."""
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022

@@ -33,6 +33,8 @@ SUMMARIES = {
     "verify": "Compare live tables with Postgres, row by row, all of them at one position.",
     "repair": "Read rows of a live table again from Postgres and correct them, while capture continues.",
     "drop": "Remove a source with its slot, publication, change log and tables.",
+    "init": "Check a database, and write an SQL file that captures it. Creates nothing in the database.",
+    "setup": "Download the jars for Spark and compile kernels ahead, for images and machines without network access.",
 }
 """The commands: each is the function of this name in the module `penstock.cli` of the same name."""
 

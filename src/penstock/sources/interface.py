@@ -432,6 +432,8 @@ class Kind:
     config: type[InstanceConfig]
     factory: Callable[[], InstanceFactory]
     """Called once per capture process."""
+    warm: Callable[[], None] | None = None
+    """Compiles the kernels of this kind ahead of time, for `penstock setup`; a function of a module."""
 
     @property
     def name(self) -> str:

@@ -16,4 +16,11 @@ def _factory() -> InstanceFactory:
     return PostgresInstanceFactory()
 
 
-KIND = Kind(PostgresSource, PostgresInstanceConfig, _factory)
+def _warm() -> None:
+    """Compile the kernels."""
+    from penstock.sources.postgres.warm import warm
+
+    warm()
+
+
+KIND = Kind(PostgresSource, PostgresInstanceConfig, _factory, _warm)
