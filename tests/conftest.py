@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.spark.session import session
+from penstock.testing.kafka import has_openssl
 from penstock.testing.postgres import start_postgres
 from penstock.testing.thread_capture import ThreadCapture
 from penstock.testing.waiting import until
@@ -158,6 +159,16 @@ def postgres_server() -> Iterator[EmbeddedPostgres]:
 def broker(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> SharedBroker:
     """One Kafka broker for the whole run, shared by all workers: tests use separate topics, named by `unique`."""
     handle = _shared("broker", pytestconfig, tmp_path_factory)
+    assert isinstance(handle, SharedBroker)
+    return handle
+
+
+@pytest.fixture(scope="session")
+def guarded_broker(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> SharedBroker:
+    """One broker with ACLs for the whole run: tests give permissions on topics of their own."""
+    if not has_openssl():
+        pytest.skip("openssl is not installed")
+    handle = _shared("guarded", pytestconfig, tmp_path_factory)
     assert isinstance(handle, SharedBroker)
     return handle
 
