@@ -12,6 +12,10 @@ VERSIONS ?= 14 15 16 17 18
 WORKERS ?= 3
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# Containers often set this variable. Tests start hundreds of Python processes, and each would compile every module again;
+# every worker would rewrite the assertions of all tests again.
+export PYTHONDONTWRITEBYTECODE :=
+
 # The first that is new enough and can make a virtual environment. `make PYTHON=…` says which.
 PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.spark.session import session
+from penstock.testing.kafka import has_openssl
 from penstock.testing.postgres import start_postgres
 from penstock.testing.thread_capture import ThreadCapture
 from penstock.testing.waiting import until
@@ -24,13 +25,13 @@ from tests.lanes import LaneNames, Lanes, divide
 from tests.postgres_only import POSTGRES_ONLY, VERSION_ONLY, needs_postgres, needs_version
 from tests.seeds import EXPLORE
 from tests.servers import PLUGIN, ServerClient, ServerOwner, SharedBroker, SharedRegistry, servers_of
-from tests.time_budget import TimeBudget, skip_after_deadline
+from tests.time_budget import SharedSetup, TimeBudget, skip_after_deadline
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 LANES = "penstock-lanes"
 
-os.environ.setdefault("PENSTOCK_APPLY_REST", "0.5")  # with the default, tests would mostly wait for it
+os.environ.setdefault("PENSTOCK_APPLY_REST", "0.25")  # with the default, tests would mostly wait for it
 
 # The duration of an example depends on how busy the machine is: it is no criterion.
 settings.register_profile(
@@ -42,6 +43,7 @@ settings.load_profile("any machine")
 def pytest_configure(config: pytest.Config) -> None:
     """Register the servers shared by the workers of a run, and the report of the slowest tests."""
     config.pluginmanager.register(servers_of(config), PLUGIN)
+    config.pluginmanager.register(SharedSetup())
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(TimeBudget())
         config.pluginmanager.register(LaneNames(), LANES)
@@ -158,6 +160,16 @@ def postgres_server() -> Iterator[EmbeddedPostgres]:
 def broker(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> SharedBroker:
     """One Kafka broker for the whole run, shared by all workers: tests use separate topics, named by `unique`."""
     handle = _shared("broker", pytestconfig, tmp_path_factory)
+    assert isinstance(handle, SharedBroker)
+    return handle
+
+
+@pytest.fixture(scope="session")
+def guarded_broker(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> SharedBroker:
+    """One broker with ACLs for the whole run: tests give permissions on topics of their own."""
+    if not has_openssl():
+        pytest.skip("openssl is not installed")
+    handle = _shared("guarded", pytestconfig, tmp_path_factory)
     assert isinstance(handle, SharedBroker)
     return handle
 

@@ -32,7 +32,7 @@ from typing import Any, Protocol
 import pytest
 
 from penstock.testing.java_server import JavaServer
-from penstock.testing.kafka import SecureListeners, has_openssl, start_kafka
+from penstock.testing.kafka import KafkaBroker, SecureListeners, has_openssl, start_kafka
 from penstock.testing.registry import register_schema, start_registry
 
 PLUGIN = "penstock-servers"
@@ -95,13 +95,36 @@ def start_shared_broker(folder: Path) -> tuple[JavaServer, SharedBroker]:
     return broker, SharedBroker(broker.bootstrap, broker.doors if guarded else None)
 
 
+class GuardedBroker(KafkaBroker):
+    """A broker that creates topics on demand, and on which users of SASL may do what ACLs allow."""
+
+    def _properties(self) -> dict[str, object]:
+        return {
+            **super()._properties(),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+            "auto.create.topics.enable": "true",
+        }
+
+
+def start_guarded_broker(folder: Path) -> tuple[JavaServer, SharedBroker]:
+    """Start a broker with permissions, which needs openssl."""
+    broker = GuardedBroker(folder, guarded=True, session_seconds=60)
+    broker.start()
+    return broker, SharedBroker(broker.bootstrap, broker.doors)
+
+
 def start_shared_registry(folder: Path) -> tuple[JavaServer, SharedRegistry]:
     """Start a registry."""
     registry = start_registry(folder)
     return registry, SharedRegistry(registry.url)
 
 
-SERVERS: Mapping[str, Start] = {"broker": start_shared_broker, "registry": start_shared_registry}
+SERVERS: Mapping[str, Start] = {
+    "broker": start_shared_broker,
+    "guarded": start_guarded_broker,
+    "registry": start_shared_registry,
+}
 
 
 class StartedOnce:

@@ -41,6 +41,7 @@ SLEEPS = {
 
 TIMES = {
     "time_budget.py skip_after_deadline": "the deadline of a run is a time",
+    "time_budget.py SharedSetup.pytest_fixture_setup": "durations are printed",
     "mutations/trial.py": "the duration of a trial is reported, not tested",
     "debezium/test_transactions.py follow": "a part may complete no transaction; no result depends on the duration",
     "changelog/test_interface.py test_wait_times_out": "a lower bound: holds on a slow machine",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer
+from tests.topic_reader import read_topic
 
+from penstock.catalog.states import SinkState
 from penstock.catalog.store import Catalog
 from penstock.testing.waiting import PATIENCE, until
 
@@ -24,22 +26,8 @@ class Committed:
 
 def committed(broker: str, topic: str, isolation: str = "read_committed") -> list[Committed]:
     """Return the committed messages of a topic, each partition in order; none if the topic does not exist."""
-    settings = {"bootstrap.servers": broker, "group.id": "unused", "isolation.level": isolation, "log_level": 0}
-    found: list[Committed] = []
-    with closing(Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False})) as reader:
-        topics = reader.list_topics(timeout=PATIENCE).topics
-        left = set(topics[topic].partitions) if topic in topics else set()
-        reader.assign([TopicPartition(topic, partition, 0) for partition in left])
-        while left:
-            for message in reader.consume(1000, 1.0):
-                error, partition = message.error(), message.partition()
-                if error is None:
-                    assert partition is not None
-                    found.append(Committed(partition, message.key(), message.value()))
-                else:
-                    assert error.code() == KafkaError._PARTITION_EOF, error
-                    left.discard(partition)
-    return sorted(found, key=lambda message: message.partition)
+    found = read_topic(broker, topic, isolation)
+    return [Committed(message.partition() or 0, message.key(), message.value()) for message in found]
 
 
 def topic_names(broker: str, prefix: str) -> list[str]:
@@ -50,12 +38,12 @@ def topic_names(broker: str, prefix: str) -> list[str]:
 
 
 def wait_sink(catalog: Catalog, sink: str) -> None:
-    """Wait until a sink has started; raise an error if it has one."""
+    """Wait until a sink has started; raise its error if it has failed. Other errors are retried."""
 
     def is_started() -> bool:
         found = catalog.sinks.get(sink)
         assert found is not None
-        assert found.error is None, found.error
+        assert found.state is not SinkState.FAILED, found.error
         return bool(found.started)
 
     until(is_started, f"sink {sink} to start")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -47,7 +48,7 @@ def change_and_read(shop: Shop, statement: str) -> tuple[Lsn, Rows]:
     """Change the items; return the position of a view after the change, and its rows."""
     shop.database.execute(statement)
     at = Lsn.parse(shop.database.execute("SELECT pg_current_wal_flush_lsn()::text")[0][0])
-    live = shop.home.live(shop.spark, as_of=at, wait=PATIENCE)
+    live = shop.home.live(shop.store, as_of=at, wait=PATIENCE)
     return live.position, rows(live, "shop.items")
 
 
@@ -61,13 +62,10 @@ def applied(shop: Shop, upto: Lsn, table: str = "items") -> Callable[[], bool]:
     return has_reached
 
 
-@pytest.mark.slow("reads every position twice, in Spark")
-def test_past_reads_return_what_was_read_then(
-    start_spark_shop: Callable[..., Shop], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_past_reads_return_what_was_read_then(start_shop: Callable[..., Shop]) -> None:
     """Rows recorded at known positions equal views as of these positions, before and after apply and retention."""
-    shop = start_spark_shop(f"{ITEMS}; {ORDERS}", retain_history="1 second")
-    _check_page(shop)
+    shop = start_shop(ITEMS, retain_history="1 second")
+    lease = shop.home.live(shop.store)  # history does not advance meanwhile
     recorded = dict(
         change_and_read(shop, statement)
         for statement in (
@@ -78,22 +76,37 @@ def test_past_reads_return_what_was_read_then(
     )
     assert len(recorded) == 3
     first, middle, last = sorted(recorded)
-    pinned = shop.home.live(shop.spark, as_of=first)
-    query = f"SELECT o.id, n.id FROM shop.items AS OF LSN '{first}' o FULL JOIN shop.items n ON o.id = n.id"
-    joined = sorted((tuple(row) for row in pinned.refresh().sql(query).collect()), key=str)
-    assert joined == [(1, None), (2, 2), (3, None), (None, 9)]
-    assert rows(shop.home.live(shop.spark, as_of=Lsn(middle - 1)), "shop.items") == recorded[first], (
+    pinned = shop.home.live(shop.store, as_of=first)
+    assert rows(shop.home.live(shop.store, as_of=Lsn(middle - 1)), "shop.items") == recorded[first], (
         "no part of the transaction"
     )
-    capsys.readouterr()
-    ids = "SELECT id FROM shop.items ORDER BY id"
-    answer(shop.home, lambda: shop.spark, ids, OutputFormat.JSON, first)
-    assert capsys.readouterr().out.splitlines() == ['{"id":1}', '{"id":2}', '{"id":3}']
     until(applied(shop, last), "the base to contain all changes")
     for position, found in recorded.items():
-        assert rows(shop.home.live(shop.spark, as_of=position), "shop.items") == found
+        assert rows(shop.home.live(shop.store, as_of=position), "shop.items") == found
     assert shop.home.frontiers("shop").valid <= first, "the lease of the view retains it"
     assert rows(pinned, "shop.items") == recorded[first]
+    assert lease.position < first
+
+
+def test_past_reads_in_spark(start_spark_shop: Callable[..., Shop], capsys: pytest.CaptureFixture[str]) -> None:
+    shop = start_spark_shop(ITEMS)
+    first, then = change_and_read(shop, "UPDATE items SET body = 'B' WHERE id = 2; INSERT INTO items VALUES (3, 'c')")
+    last, now = change_and_read(shop, "UPDATE items SET id = 9 WHERE id = 3; DELETE FROM items WHERE id = 1")
+    assert (then, now) == ([(1, "a"), (2, "B"), (3, "c")], [(2, "B"), (9, "c")])
+    query = f"SELECT o.id, n.id FROM shop.items AS OF LSN '{first}' o FULL JOIN shop.items n ON o.id = n.id"
+    joined = sorted((tuple(row) for row in shop.home.live(shop.spark).sql(query).collect()), key=str)
+    assert joined == [(1, None), (2, 2), (3, None), (None, 9)]
+    until(applied(shop, last), "the base to contain all changes")
+    capsys.readouterr()
+    ids = "SELECT id, body FROM shop.items ORDER BY id"
+    answer(shop.home, lambda: shop.spark, ids, OutputFormat.JSON, first)
+    assert [tuple(json.loads(line).values()) for line in capsys.readouterr().out.splitlines()] == then
+
+
+@pytest.mark.deep
+def test_code_of_the_page(start_spark_shop: Callable[..., Shop]) -> None:
+    shop = start_spark_shop(f"{ITEMS}; {ORDERS}", retain_history="1 second")
+    _check_page(shop)
 
 
 def _check_page(shop: Shop) -> None:

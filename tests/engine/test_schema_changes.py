@@ -14,10 +14,18 @@ ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, status text, body text); CREA
 FILL = "INSERT INTO orders SELECT n, 'new', repeat('x', 3000) FROM generate_series(1, 50) n; INSERT INTO audit SELECT 1"
 
 
-def test_added_columns_reach_the_base_table_with_the_values_of_older_rows(
+def test_added_columns_reach_the_base_table_with_the_values_of_older_rows(start_shop: Callable[[str], Shop]) -> None:
+    _check_added_columns(start_shop(f"{ORDERS}; {FILL}"))
+
+
+@pytest.mark.deep
+def test_added_columns_reach_the_delta_table_with_the_values_of_older_rows(
     start_spark_shop: Callable[[str], Shop],
 ) -> None:
-    shop = start_spark_shop(f"{ORDERS}; {FILL}")
+    _check_added_columns(start_spark_shop(f"{ORDERS}; {FILL}"))
+
+
+def _check_added_columns(shop: Shop) -> None:
     execute = shop.database.execute
     execute("ALTER TABLE orders ADD COLUMN note text")
     execute("UPDATE orders SET note = 'n' WHERE id < 10")

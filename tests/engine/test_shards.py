@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from tests.conftest import Database, created_database
 
@@ -258,7 +258,7 @@ def rows(live: Live, table: str) -> Rows:
 
 
 @pytest.mark.slow("the only test of shards in Spark: two sources, queried, altered and verified")
-def test_two_databases_are_one_table(shards: Shards, spark: SparkSession) -> None:
+def test_two_databases_are_one_table(shards: Shards, spark: SparkSession, in_process: None) -> None:
     one, two = shards.one.name, shards.two.name
     shards.one.execute(f"{ORDERS}; INSERT INTO orders VALUES (1, 'a'), (2, 'b')")
     shards.two.execute("CREATE TABLE orders (body text, id int PRIMARY KEY); INSERT INTO orders VALUES ('c', 1)")
@@ -271,7 +271,9 @@ def test_two_databases_are_one_table(shards: Shards, spark: SparkSession) -> Non
         assert rows(live, f"{shards.names[0]}.orders") == [(1, "a"), (2, "b")]
         _check_filter_pushdown(live, one, two)
         _check_queries(shards, spark, live)
-        _check_data_source(shards, spark)
+        orders = data_source(shards, spark, rows="live")
+        assert orders.columns == [SHARD, "id", "body"]
+        assert [(row.id, row.body) for row in orders.where(f"{SHARD} = '{two}'").collect()] == [(3, "d")]
     shards.home.drop("shards")
 
 
@@ -280,6 +282,7 @@ def test_two_databases_are_tailed_and_verified_and_fail_independently(shards: Sh
     shards.one.execute(f"{ORDERS}; INSERT INTO orders VALUES (2, 'b')")
     shards.two.execute("CREATE TABLE orders (body text, id int PRIMARY KEY); INSERT INTO orders VALUES ('d', 3)")
     with running_shards(shards, spark):
+        _check_data_source(shards, spark)
         _check_tail(shards)
         _check_verify(shards, spark)
         _check_added_columns(shards, spark)
@@ -315,21 +318,23 @@ def _check_queries(shards: Shards, spark: SparkSession, live: Live) -> None:
         _ = later.position
 
 
+def data_source(shards: Shards, spark: SparkSession, **options: str) -> DataFrame:
+    """The orders, as the data source reads them."""
+    fixed = {"home": str(shards.home.path), "source": "shards", "table": "public.orders"}
+    return spark.read.format("penstock").options(**{**fixed, **options}).load()
+
+
 def _check_data_source(shards: Shards, spark: SparkSession) -> None:
-    options_of_reader = {"home": str(shards.home.path), "source": "shards", "table": "public.orders"}
-    reader = spark.read.format("penstock").options(**options_of_reader, rows="live")
-    orders = reader.load()
-    assert orders.columns == [SHARD, "id", "body"]
+    orders = data_source(shards, spark, rows="live")
     assert rows(settled_view(shards, spark), "shards.orders") == sorted(tuple(row) for row in orders.collect())
-    assert [row.id for row in orders.where(f"{SHARD} = '{shards.two.name}'").collect()] == [3]
     for options, message in (
         ({"rows": "changes"}, "to a shard"),
         ({"rows": "live", "asOf": "0/1"}, "belongs to one shard"),
     ):
         with pytest.raises(Exception, match=f"(?is)sharded source.*{message}"):
-            spark.read.format("penstock").options(**options_of_reader, **options).load().collect()
-    changes = {**options_of_reader, "source": shards.names[1], "rows": "changes", "startingPosition": "earliest"}
-    assert spark.read.format("penstock").options(**changes).load().count() == 1
+            data_source(shards, spark, **options).collect()
+    changes = data_source(shards, spark, source=shards.names[1], rows="changes", startingPosition="earliest")
+    assert changes.count() == 1
 
 
 def _check_tail(shards: Shards) -> None:

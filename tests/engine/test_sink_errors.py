@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import closing, contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -16,16 +16,15 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from tests.engine.shop import Shop
 from tests.engine.sink_topics import committed
+from tests.proxy import Proxy
 from tests.servers import SharedBroker, SharedRegistry, unique
-from tests.sinks.kafka.test_topics import GuardedBroker
 from tests.sinks.test_registration import set_compatibility
 
 from penstock.catalog.states import SinkState
 from penstock.engine.status import SinkStatus
 from penstock.formats import AvroFormat, Registry, RegistryAddress, decode_batch, resolve
 from penstock.sinks import delivery
-from penstock.testing.kafka import PLAIN_USER, has_openssl
-from penstock.testing.registry import start_registry
+from penstock.testing.kafka import PLAIN_USER
 from penstock.testing.waiting import PATIENCE, until
 
 SETUP = "CREATE TABLE public.orders (id int PRIMARY KEY, name text)"
@@ -221,16 +220,16 @@ def test_incompatible_schema(sinks: Sinks, registry: SharedRegistry) -> None:
     assert sinks.count(sinks.bad) == sinks.count(sinks.fine)
 
 
-@pytest.mark.slow("starts a schema registry twice")
-def test_registry_that_does_not_respond(sinks: Sinks, tmp_path: Path) -> None:
-    with start_registry(tmp_path / "registry") as own:
-        sinks.create_bad(format="avro", schema_registry=own.url)
-        own.stop()
+def test_registry_that_does_not_respond(sinks: Sinks, registry: SharedRegistry) -> None:
+    address = urlsplit(registry.url)
+    with closing(Proxy("127.0.0.1", address.port or 0)) as proxy:
+        sinks.create_bad(format="avro", schema_registry=f"http://127.0.0.1:{proxy.port}{address.path}")
+        proxy.close()
         sinks.insert(1)
         found = sinks.retries()
         assert "schema registry" in (found.error or "")
         assert "resumes when the registry responds" in (found.hint or "")
-        own.start()
+        proxy.start()
         sinks.delivers()
         assert sinks.count(sinks.bad) == sinks.count(sinks.fine)
 
@@ -275,16 +274,6 @@ def test_added_column(sinks: Sinks, registry: SharedRegistry, envelope: str, col
 # -- permissions -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
-    if not has_openssl():
-        pytest.skip("openssl is not installed")
-    broker = GuardedBroker(tmp_path_factory.mktemp("guarded"), guarded=True, session_seconds=60)
-    broker.start()
-    yield broker
-    broker.stop()
-
-
 class Grants:
     """The permissions of the user of SASL."""
 
@@ -305,9 +294,9 @@ class Grants:
 
 
 def test_permission_that_is_revoked(
-    start_shop: Callable[..., Shop], guarded: GuardedBroker, monkeypatch: pytest.MonkeyPatch
+    start_shop: Callable[..., Shop], guarded_broker: SharedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sinks = Sinks(start_shop(SETUP), guarded.bootstrap)
+    sinks = Sinks(start_shop(SETUP), guarded_broker.bootstrap)
     grants, (name, password) = Grants(sinks.admin), PLAIN_USER
     monkeypatch.setenv("SINK_PASSWORD", password)
     for kind, prefix in (
@@ -318,12 +307,12 @@ def test_permission_that_is_revoked(
     ):
         grants.grant(kind, prefix)
     sinks.create_bad(
-        broker=f"127.0.0.1:{guarded.doors.sasl_port}",
+        broker=f"127.0.0.1:{guarded_broker.doors.sasl_port}",
         security_protocol="SASL_SSL",
         sasl_mechanisms="PLAIN",
         sasl_username=name,
         sasl_password="env:SINK_PASSWORD",
-        ssl_ca_location=str(guarded.doors.tls / "ca.crt"),
+        ssl_ca_location=str(guarded_broker.doors.tls / "ca.crt"),
     )
     sinks.insert(1)
     until(lambda: sinks.count(sinks.bad) == 1, "a message")

@@ -143,7 +143,7 @@ def test_second_process_fences_the_first(start_shop: Callable[..., Shop], broker
     assert reported == []
 
 
-@pytest.mark.slow("starts a broker twice")
+@pytest.mark.deep
 def test_broker_that_is_stopped(
     start_shop: Callable[..., Shop], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ CHANGES = [
     "UPDATE typed SET long = 'short' WHERE id = 101",
     "UPDATE typed SET small = 7 WHERE id = 101",
 ]
+QUICK = "timestamp frequency ms = 50"
 
 
 def formats(envelope: str, form: str, registry: SharedRegistry) -> str:
@@ -93,7 +94,7 @@ def test_table_of_the_topic_equals_the_table(
         shop.database.execute(change)
     until(lambda: delivered(shop), "the sink to deliver everything")
     source = f"FROM KAFKA BROKER '{broker.bootstrap}' TOPIC '{prefix}.public.typed'"
-    shop.home.sql(f"CREATE SOURCE copy {source} {formats(envelope, form, registry)}")
+    shop.home.sql(f"CREATE SOURCE copy {source} {formats(envelope, form, registry)} WITH ({QUICK})")
     until(lambda: "live" in states(shop, "copy"), "the topic to be read")
     expected = comparable(shop.live().table("shop.typed"))
     until(lambda: comparable(shop.live().table("copy.copy")) == expected, "equal tables")

@@ -37,6 +37,8 @@ from penstock.testing.waiting import PATIENCE, until
 
 BOTH = "KEY FORMAT JSON VALUE FORMAT JSON"
 QUICK = "timestamp frequency ms = 50"
+IN_THREAD = pytest.mark.usefixtures("in_process")
+"""Capture of the other tests is a process of its own."""
 
 
 def create(home: Home, broker: SharedBroker, topic: Topic, rest: str, options: str = QUICK) -> None:
@@ -81,6 +83,7 @@ def wait_until_applied(home: Home, table: str) -> None:
 
 
 @pytest.mark.slow("the only test of an upsert topic in Spark over a restart")
+@IN_THREAD
 def test_upsert_topic_live_as_of_the_past_and_after_a_restart(
     broker: SharedBroker, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -121,6 +124,7 @@ def test_upsert_topic_live_as_of_the_past_and_after_a_restart(
 
 
 @pytest.mark.parametrize("few", [50_000, pytest.param(0, marks=pytest.mark.deep)], ids=["few", "many"])
+@IN_THREAD
 def test_as_of_a_position_that_kafka_no_longer_retains(
     broker: SharedBroker, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
@@ -145,6 +149,7 @@ def test_as_of_a_position_that_kafka_no_longer_retains(
         assert home.live(spark).table(f"{topic.source}.{topic.source}").count() == 5
 
 
+@IN_THREAD
 def test_append_only_topic(broker: SharedBroker, tmp_path: Path, spark: SparkSession) -> None:
     topic = Topic(broker, "visits", 2)
     topic.send([(None, {"url": "/a", "tags": ["x"], "n": 1}), (None, {"url": "/b", "tags": [], "n": 2})])
@@ -183,8 +188,9 @@ def test_offset_range_without_messages(broker: SharedBroker, tmp_path: Path, spa
         assert rows(home.live(spark), query) == [(1, "x"), (3, "y")]
 
 
-@pytest.mark.parametrize("envelope", ["NONE", "UPSERT"])
+@pytest.mark.parametrize("envelope", [pytest.param("NONE", marks=pytest.mark.deep), "UPSERT"])
 @pytest.mark.parametrize("few", [50_000, pytest.param(0, marks=pytest.mark.deep)], ids=["few", "many"])
+@IN_THREAD
 def test_view_raises_the_error_of_an_invalid_message_before_apply(
     broker: SharedBroker, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, few: int, envelope: str
 ) -> None:
@@ -273,6 +279,7 @@ def test_invalid_message_stops_its_source_alone_and_quarantine_resumes_it(
 
 
 @pytest.mark.slow("waits for an apply that is paused on purpose")
+@IN_THREAD
 def test_status_and_quarantine_show_errors_before_apply(
     broker: SharedBroker, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,6 +421,7 @@ def debezium_record(op: str, at: int, before: Any, after: Any) -> tuple[Any, Any
 
 
 @pytest.mark.parametrize("few", [50_000, pytest.param(0, marks=pytest.mark.deep)], ids=["few", "many"])
+@IN_THREAD
 def test_view_rejects_a_change_that_does_not_match_the_rows(
     broker: SharedBroker, tmp_path: Path, spark: SparkSession, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

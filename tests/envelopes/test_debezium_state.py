@@ -40,6 +40,7 @@ def test_state_size_does_not_depend_on_the_number_of_updates() -> None:
     assert len(few.to_json()) == len(many.to_json())
 
 
+@pytest.mark.deep
 def test_state_size_after_real_records(spark: SparkSession) -> None:
     sizes = [len(state_of_updates(spark, updates).to_json()) for updates in (10_000, 200_000)]
     assert sizes[0] == sizes[1] < 1_000

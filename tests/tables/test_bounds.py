@@ -80,7 +80,7 @@ def net_of(spark: SparkSession, table: DeltaBaseTable, keys: list[Any]) -> Any:
     return frame(spark, table.schema, [{"k": key, "n": 1} for key in keys]).withColumn("_gone", F.lit(False))
 
 
-FAST = (pa.int64(), pa.string())
+FAST = (pa.string(),)  # and integers, in the next test
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,10 @@ KEYS: list[tuple[pa.DataType, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "one", "other"), KEYS, ids=[str(kind) for kind, _, _ in KEYS])
-@pytest.mark.parametrize("contents", [Contents(), Contents(unchanged=False)], ids=["any", "simple"])
+@pytest.mark.parametrize(
+    "contents",
+    [pytest.param(Contents(), id="any"), pytest.param(Contents(unchanged=False), id="simple", marks=pytest.mark.deep)],
+)
 def test_keys_of_any_type(spark: SparkSession, kind: pa.DataType, one: Any, other: Any, contents: Contents) -> None:
     schema = TableSchema(TableName("public", "t"), pa.schema([("k", kind), ("v", pa.string())]), ("k",))
     place = {"_xid": 1, "_committed_at": NOON, "_unchanged": None}

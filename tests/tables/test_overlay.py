@@ -50,14 +50,14 @@ def ranges(history: History, seed: int, count: int) -> list[tuple[int, int]]:
 )
 def test_random_histories(spark: SparkSession, seed: int, full: bool, truncate: bool) -> None:
     history = random_history(seed, full=full, truncate=truncate)
-    for number, (low, high) in enumerate(ranges(history, seed, 4)):
+    for number, (low, high) in enumerate(ranges(history, seed, 2)):
         found = at(spark, history, KEYED, low, high, known=number % 2 == 0).collect()
         assert plain(found) == plain(history.states[high]), (low, high)
 
 
 def test_random_histories_of_a_keyless_table(spark: SparkSession) -> None:
     history = random_keyless_history(5)
-    for number, (low, high) in enumerate(ranges(history, 5, 3)):
+    for number, (low, high) in enumerate(ranges(history, 5, 2)):
         found = at(spark, history, KEYLESS, low, high, known=number % 2 == 0).collect()
         assert plain(found) == plain(history.states[high]), (low, high)
 

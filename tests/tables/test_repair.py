@@ -50,7 +50,7 @@ def keys_frame(spark: SparkSession, keys: set[Key]) -> DataFrame:
     return rows_frame(spark, [row(grp, key) for grp, key in sorted(keys)]).select("grp", "`a.key`")
 
 
-@pytest.mark.parametrize(("seed", "truncate"), [(11, False), (12, True)])
+@pytest.mark.parametrize(("seed", "truncate"), [pytest.param(11, False, marks=pytest.mark.deep), (12, True)])
 def test_chunks_and_log_give_the_table_with_full_old_rows(spark: SparkSession, seed: int, truncate: bool) -> None:
     history = random_history(seed, full=True, truncate=truncate)
     low, high = sorted(history.states)[5], max(history.states)
@@ -61,7 +61,7 @@ def test_chunks_and_log_give_the_table_with_full_old_rows(spark: SparkSession, s
 
 
 @pytest.mark.parametrize(
-    ("seed", "truncate"), [(13, False), pytest.param(14, False, marks=pytest.mark.deep), (15, True)]
+    ("seed", "truncate"), [*(pytest.param(seed, False, marks=pytest.mark.deep) for seed in (13, 14)), (15, True)]
 )
 def test_rows_that_moved_during_the_snapshot_are_found_and_repaired(
     spark: SparkSession, seed: int, truncate: bool

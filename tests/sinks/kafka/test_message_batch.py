@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.servers import SharedBroker, unique
+from tests.topic_reader import read_topic
 
 from penstock.sinks.kafka import message_batch
 from penstock.sinks.kafka.message_batch import produce_columns
@@ -38,16 +38,8 @@ def producer(broker: SharedBroker, **settings: Any) -> Producer:
 def read(broker: SharedBroker, topic: str) -> list[list[Message]]:
     """Return the messages of each partition."""
     found: list[list[Message]] = [[] for _ in range(PARTITIONS)]
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "unused", "enable.partition.eof": True}
-    with closing(Consumer({**settings, "enable.auto.commit": False})) as reader:
-        reader.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-        ended = 0
-        while ended < PARTITIONS:
-            for message in reader.consume(1000, 0.5):
-                if message.error() is None:
-                    found[message.partition() or 0].append((message.key(), message.value()))
-                else:
-                    ended += 1
+    for message in read_topic(broker.bootstrap, topic):
+        found[message.partition() or 0].append((message.key(), message.value()))
     return found
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,7 @@ from tests.servers import SharedBroker, unique
 from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
 from penstock.sinks.kafka.topics import TopicSettings, check_topics, ensure_positions_topic, ensure_topics
 from penstock.sources.findings import Finding, Level
-from penstock.testing.kafka import PLAIN_USER, KafkaBroker, has_openssl
+from penstock.testing.kafka import PLAIN_USER
 from penstock.testing.waiting import PATIENCE, until
 
 CANARY = "canary-4711"
@@ -211,22 +209,10 @@ def test_size_of_messages_and_number_of_partitions(topics: Topics) -> None:
 # -- users without permission ------------------------------------------------------------------------------------------
 
 
-class GuardedBroker(KafkaBroker):
-    """A broker that creates topics on demand, and on which users of SASL may do what ACLs allow."""
-
-    def _properties(self) -> dict[str, object]:
-        return {
-            **super()._properties(),
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS",
-            "auto.create.topics.enable": "true",
-        }
-
-
 class User(Topics):
     """A user with permissions."""
 
-    def __init__(self, broker: GuardedBroker) -> None:
+    def __init__(self, broker: SharedBroker) -> None:
         super().__init__(broker.bootstrap)
         name, password = PLAIN_USER
         self.name = name
@@ -258,15 +244,9 @@ class User(Topics):
             created.result(PATIENCE)
 
 
-@pytest.fixture(scope="module")
-def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
-    if not has_openssl():
-        pytest.skip("openssl is not installed")
-    folder: Path = tmp_path_factory.mktemp("guarded")
-    broker = GuardedBroker(folder, guarded=True, session_seconds=60)
-    broker.start()
-    yield User(broker)
-    broker.stop()
+@pytest.fixture
+def user(guarded_broker: SharedBroker) -> User:
+    return User(guarded_broker)
 
 
 def test_topic_that_the_user_may_not_see(user: User) -> None:

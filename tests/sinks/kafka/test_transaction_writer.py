@@ -5,15 +5,14 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.servers import SharedBroker, unique
+from tests.topic_reader import read_topic
 
 from penstock.errors import DefiniteError, TransientError
 from penstock.sinks.kafka import transaction_writer
@@ -42,17 +41,9 @@ class Setup:
 
     def committed(self) -> dict[bytes, list[bytes | None]]:
         """Return the committed messages of the topic by key."""
-        group = {"group.id": "unused", "isolation.level": "read_committed", "enable.partition.eof": True}
         found: dict[bytes, list[bytes | None]] = {}
-        with closing(Consumer({**self.settings, **group, "enable.auto.commit": False})) as reader:
-            reader.assign([TopicPartition(self.topic, number, 0) for number in range(2)])
-            ended = 0
-            while ended < 2:
-                for message in reader.consume(1000, 0.5):
-                    if message.error() is None:
-                        found.setdefault(message.key() or b"", []).append(message.value())
-                    else:
-                        ended += 1
+        for message in read_topic(self.settings["bootstrap.servers"], self.topic):
+            found.setdefault(message.key() or b"", []).append(message.value())
         return found
 
 

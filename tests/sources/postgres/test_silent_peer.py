@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tests.conftest import Database
+from tests.proxy import Proxy
 from tests.sources.postgres.capturing import Capture
 
 from penstock.errors import TransientError
@@ -24,41 +25,6 @@ from penstock.sources.postgres.replication.heartbeat import silent_since
 from penstock.testing.waiting import until
 
 
-class Proxy:
-    """Forwards bytes, unless it is frozen."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._to = (host, port)
-        self._flows = threading.Event()
-        self._flows.set()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def freeze(self) -> None:
-        self._flows.clear()
-
-    def thaw(self) -> None:
-        self._flows.set()
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(self._to)
-                for one, other in ((near, far), (far, near)):
-                    threading.Thread(target=self._forward, args=(one, other), daemon=True).start()
-
-    def _forward(self, one: socket.socket, other: socket.socket) -> None:
-        with suppress(OSError), closing(one), closing(other):
-            while data := one.recv(65536):
-                self._flows.wait()
-                other.sendall(data)
-
-
 @pytest.fixture
 def proxy(database: Database) -> Iterator[Proxy]:
     with closing(Proxy("127.0.0.1", database.server.port)) as made:
@@ -67,7 +33,7 @@ def proxy(database: Database) -> Iterator[Proxy]:
 
 
 def through(proxy: Proxy, database: Database, **settings: object) -> str:
-    given = {**conninfo_to_dict(database.url), "host": "127.0.0.1", "port": proxy.port, **settings}
+    given: dict[str, Any] = {**conninfo_to_dict(database.url), "host": "127.0.0.1", "port": proxy.port, **settings}
     return make_conninfo("", **given)
 
 

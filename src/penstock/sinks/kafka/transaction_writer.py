@@ -55,6 +55,8 @@ _LINGER_MS = 50
 """How long the client waits for a full batch; a commit sends all messages immediately."""
 _TRANSACTION_MS = 60_000
 _POLL_SECONDS = 0.1
+_FETCH_WAIT_MS = 50
+"""A consumer reports the end of the topic of positions after that time; by default, after half a second."""
 _REQUEST_SECONDS = 5.0
 _TOO_LARGE = "Increase max.message.bytes of the topic, or exclude large columns from the sink."
 _NO_TOPIC = (
@@ -179,15 +181,16 @@ class TransactionWriter:
         with closing(Consumer(self._consumer_settings("read_committed"))) as reader:
             reader.assign([TopicPartition(self._positions, 0, 0)])
             while time.monotonic() < deadline:
-                for message in reader.consume(1000, _POLL_SECONDS):
-                    error, offset = message.error(), message.offset()
-                    if error is None:
-                        found = message.value() if message.key() == self._sink.encode() else found
-                    elif error.code() != KafkaError._PARTITION_EOF:
-                        raise KafkaException(error)
-                    read = read if offset is None else offset
-                    if read >= end:  # other sinks may always be ahead of the reported end
-                        return found
+                if (message := reader.poll(_POLL_SECONDS)) is None:
+                    continue
+                error, offset = message.error(), message.offset()
+                if error is None:
+                    found = message.value() if message.key() == self._sink.encode() else found
+                elif error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                read = read if offset is None else offset
+                if read >= end:  # other sinks may always be ahead of the reported end
+                    return found
         raise self._never_ends(read, end)
 
     def _never_ends(self, read: int, end: int) -> TransientError:
@@ -214,6 +217,7 @@ class TransactionWriter:
             "isolation.level": isolation,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": _FETCH_WAIT_MS,
             "auto.offset.reset": "earliest",
         }
 

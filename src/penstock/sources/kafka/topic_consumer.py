@@ -31,6 +31,8 @@ _Answer = TypeVar("_Answer")
 _STEP_SECONDS = 1.0
 _LISTEN_SECONDS = 0.1
 """The consumer waits this long for a full batch, even if the last message was already received."""
+_FETCH_WAIT_MS = 50
+"""The consumer reports the end of a partition after that time; by default, after half a second."""
 _AT_ONCE = 500
 
 
@@ -54,7 +56,13 @@ class TopicConsumer:
         settings: dict[str, Any] = {**librdkafka_settings(what, how, source)}
         try:
             self.consumer = Consumer(
-                {**settings, "enable.partition.eof": partition_eof, "error_cb": self._store_error, "logger": _LOG}
+                {
+                    **settings,
+                    "enable.partition.eof": partition_eof,
+                    "fetch.wait.max.ms": _FETCH_WAIT_MS,
+                    "error_cb": self._store_error,
+                    "logger": _LOG,
+                }
             )
         except KafkaException as error:
             raise self._to_penstock_error(error.args[0]) from None

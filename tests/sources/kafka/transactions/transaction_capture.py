@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from confluent_kafka import Consumer
-from confluent_kafka.cimpl import TopicPartition
 from tests.servers import HasBootstrap
 from tests.sources.kafka.topic_capture import TopicCapture, Topics, options_of
+from tests.topic_reader import read_topic
 
 from penstock.formats import JsonFormat, ResolvedFormat, resolve
 from penstock.sources.interface import Instance
@@ -175,16 +173,7 @@ def require_sums(
 
 def messages(broker: HasBootstrap, topic: str, partitions: int) -> list[list[tuple[int, bytes | None]]]:
     """Return all messages of a topic, with their offsets."""
-    settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap, "group.id": "unused", "log_level": 0}
     found: list[list[tuple[int, bytes | None]]] = [[] for _ in range(partitions)]
-    with closing(Consumer(settings)) as reader:
-        for number in range(partitions):
-            first, end = reader.get_watermark_offsets(TopicPartition(topic, number), timeout=PATIENCE)
-            reader.assign([TopicPartition(topic, number, first)])
-            while not found[number] or found[number][-1][0] < end - 1:
-                if first == end:
-                    break
-                for message in reader.consume(10_000, 0.5):
-                    assert message.error() is None
-                    found[number].append((int(message.offset() or 0), message.value()))
+    for message in read_topic(broker.bootstrap, topic, "read_uncommitted"):
+        found[message.partition() or 0].append((int(message.offset() or 0), message.value()))
     return found
