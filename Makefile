@@ -22,7 +22,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	&& echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test test-deep matrix coverage mutations lint format bench docs lock clean
+.PHONY: help setup browser demo test test-deep matrix coverage mutations soak lint format bench docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ coverage: $(READY) browser ## line and branch coverage of both tiers; TIER=fast 
 
 mutations: $(READY) ## break the code on purpose, one thing at a time, and show that the fast tier notices
 	$(BIN)/python -m tests.mutations --keep-going
+
+soak: $(READY) ## penstock run under load for half an hour: memory, files, threads and disk must stay flat; MINUTES=n
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30)
 
 matrix: $(READY) ## the tests that face Postgres, on each version that is supported; VERSIONS="14 16" chooses
 	$(BIN)/python -m tests.matrix $(VERSIONS) $(SIDE_BY_SIDE)

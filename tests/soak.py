@@ -36,9 +36,11 @@ from penstock.demo.load import Load
 from penstock.demo.scenario import create_bank
 from penstock.demo.shop import create_shop
 from penstock.embedded.postgres import start_postgres
+from penstock.home import open_existing
 from penstock.layout import lake_path, log_path
 from penstock.server.address import running_server
 from penstock.testing.waiting import PATIENCE, until
+from tests.server.clients import over_unix
 
 __all__ = ["Series", "Soak", "soak"]
 
@@ -107,7 +109,7 @@ class Soak:
 def soak(minutes: float, folder: Path) -> Soak:
     """Run Penstock under load for some minutes; return what was measured."""
     measured = Soak()
-    with start_postgres(folder / "postgres") as postgres:
+    with start_postgres() as postgres:
         with psycopg.connect(postgres.url, autocommit=True) as connection:
             create_shop(connection, customers=500)
             create_bank(connection, accounts=100)
@@ -145,8 +147,6 @@ def _has_copied(process: subprocess.Popen[bytes], output: Path, home: Path) -> b
     assert process.poll() is None, output.read_text()
     if running_server(home) is None:
         return False
-    from penstock.home import open_existing
-
     tables = [table for source in open_existing(home).status().sources for table in source.tables]
     return bool(tables) and all(table.state == "live" for table in tables)
 
@@ -202,15 +202,16 @@ def _size(path: Path) -> int:
 
 def _ask(home: Path, measured: Soak, stopping: threading.Event) -> None:
     """Query a live table, and read status and metrics, as users, browsers and Prometheus do."""
-    from tests.server.requests import socket_request  # an HTTP client for the Unix socket
-
-    server = until(lambda: running_server(home), "the server")
-    while not stopping.wait(QUERY_SECONDS):
-        for path, body in (("/metrics", None), ("/api/status", None), ("/api/sql", {"sql": QUERY, "read_only": True})):
-            status, text = socket_request(server.socket, path, body)
-            if status != 200 or '"error"' in text:
-                measured.errors.append(f"{path}: {status} {text[:300]}")
-        measured.queries += 1
+    server = running_server(home)
+    assert server is not None
+    with over_unix(server) as client:
+        while not stopping.wait(QUERY_SECONDS):
+            query = client.build_request("POST", "/api/sql", json={"sql": QUERY, "read_only": True})
+            for request in (client.build_request("GET", "/metrics"), client.build_request("GET", "/api/status"), query):
+                answer = client.send(request)
+                if answer.status_code != 200 or (request is query and '"done"' not in answer.text):
+                    measured.errors.append(f"{request.url.path}: {answer.status_code} {answer.text[:300]}")
+            measured.queries += 1
 
 
 def main() -> None:

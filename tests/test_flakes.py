@@ -28,6 +28,7 @@ SLEEPS = {
     "end_to_end/test_sink_kill.py kill_and_check": "the random point of a kill",
     "end_to_end/function_home.py main": "the main thread has nothing to do",
     "end_to_end/test_kill.py test_run_survives_kills_of_the_jvm_and_of_capture": "the point of a kill",
+    "soak.py _measure": "it looks at a running process once a second",
     "sources/kafka/test_tick_instance.py test_repeated_kills_under_a_running_producer": "the point of a kill",
     "sources/kafka/test_tick_instance.py background_writer.work": "the writer paces itself",
     "sources/kafka/transactions/test_instance.py transfers.work": "the writer paces itself",
@@ -55,6 +56,7 @@ TIMES = {
     "sources/kafka/test_tick_instance.py test_one_tick_per_interval_and_none_while_idle": (
         "a lower bound: holds on a slow machine"
     ),
+    "soak.py _measure": "how long it runs",
     "tables/test_compaction.py": "times of files, set by the test",
 }
 """Where a test may read a clock, and why."""
