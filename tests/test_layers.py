@@ -60,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": BASE | {"home", "engine", "sql"},
     "cli": BASE | {"home", "engine", "sql", "demo", "server"},
 }
-API = {"home", "home_operations", "live", "views", "executor"}
+API = {"home", "home_operations", "live", "views", "executor", "query_sessions", "result_messages"}
 """The Python API: modules right in `penstock` that are one layer, `home`."""
 ANYTHING = (
     DATA

@@ -7,10 +7,12 @@ import inspect
 from docs.generate.markdown import code, table
 from docs.generate.option_tables import clause_rows, setting_rows
 
+from penstock.sources.interface import STATUS_SOURCE
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.sql import statements
 from penstock.sql.errors import SqlError
 from penstock.sql.grammar import parse
+from penstock.sql.show_statements import STATUS_TABLES
 from penstock.sql.syntax.options import options_of
 
 __all__ = ["page"]
@@ -87,6 +89,10 @@ def page() -> str:
             "of the query is passed to Spark unchanged. `AS OF TIMESTAMP '…'` or `AS OF LSN '…'` after a table name "
             "reads [an earlier state](../how-to/read-the-past.md) of that table.",
             f"```sql\n{query}\n```",
+            "The status of the home is available as tables, too, as of now: "
+            + ", ".join(code(f"{STATUS_SOURCE}.{name}") for name in STATUS_TABLES)
+            + ", with the columns of the corresponding `SHOW` statements. No source can be named "
+            + f"{code(STATUS_SOURCE)}.",
             "## Errors",
             "A syntax error reports line and column, shows the line with a caret at the position, and gives a hint:",
             f"```text\n{_error_example()}\n```",

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,20 +23,24 @@ from penstock.engine.shards import parts_of
 from penstock.engine.sinks import AnySink
 from penstock.engine.status import leftovers
 from penstock.engine.table_names import local_names
+from penstock.engine.transaction_tail import transaction_json
 from penstock.errors import UsageError, with_hint
 from penstock.layout import base_path
 from penstock.sinks.kafka.spec import KafkaSink, SinkEnvelope
 from penstock.sources.findings import Level
-from penstock.sources.interface import InstanceConfig, Source
+from penstock.sources.interface import STATUS_SOURCE, InstanceConfig, Source
 from penstock.sources.kinds import kind, kinds
 from penstock.sql.completion import KnownNames, candidates
 from penstock.sql.errors import StartPosition, error_at
 from penstock.sql.grammar import parse
 from penstock.sql.script import Piece, split_statements
 from penstock.sql.show_statements import (
+    STATUS_TABLES,
     Answer,
+    matching,
     repair_summary,
     show_errors,
+    show_readers,
     show_repairs,
     show_sinks,
     show_sources,
@@ -59,11 +65,13 @@ from penstock.sql.statements import (
     ShowCreate,
     ShowCreateSink,
     ShowErrors,
+    ShowReaders,
     ShowRepairs,
     ShowSinks,
     ShowSources,
     ShowTables,
     Statement,
+    Subscribe,
     Verify,
     written_sink,
     written_source,
@@ -75,9 +83,13 @@ if TYPE_CHECKING:
 
     from penstock.engine.as_of import AsOf
     from penstock.home_operations import HomeOperations
+    from penstock.live import Live
 
 
 __all__ = [
+    "READ_ONLY",
+    "Query",
+    "Subscription",
     "completions",
     "create_described_sink",
     "create_described_source",
@@ -100,10 +112,49 @@ def parsed(text: str, begins: StartPosition | None = None) -> Statement | None:
     return parse(text, {name: each.source for name, each in kinds().items()}, begins)
 
 
+@dataclass(frozen=True)
+class Query:
+    """A query: the live view that it reads, which retains the history that its rows need, and its rows."""
+
+    view: Live
+    rows: DataFrame
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """The transactions of a source, or of one of its tables, as they commit."""
+
+    home: HomeOperations
+    source: str
+    table: str | None
+
+    def transactions(self, stop: Callable[[], bool]) -> Iterator[str]:
+        """Yield transactions as JSON, from now on, until `stop` returns True."""
+        followed = self.home.tail(self.source, [self.table] if self.table else (), stop=stop)
+        with closing(followed):
+            for transaction in followed:
+                yield transaction_json(self.source, transaction)
+
+
+READ_ONLY = (
+    *(ShowSources, ShowTables, ShowSinks, ShowErrors, ShowReaders, ShowRepairs, ShowCreate, ShowCreateSink),
+    Subscribe,
+)
+"""The statements that neither change anything nor connect to a server."""
+
+
 def execute_all(
-    home: HomeOperations, script: str, spark: Callable[[], SparkSession], as_of: AsOf | None = None
-) -> Iterator[Answer | DataFrame]:
-    """Execute the statements of a script in order; each query reads a new live view, or one `as_of` a position."""
+    home: HomeOperations,
+    script: str,
+    spark: Callable[[], SparkSession],
+    as_of: AsOf | None = None,
+    *,
+    read_only: bool = False,
+) -> Iterator[Answer | Query | Subscription]:
+    """Execute the statements of a script in order; each query reads a new live view, or one `as_of` a position.
+
+    With `read_only`, only queries and `READ_ONLY` statements are executed.
+    """
     pieces = list(split_statements(script))
     if not pieces:
         message = "the script contains no statement"
@@ -111,9 +162,27 @@ def execute_all(
     for piece in pieces:
         statement = parsed(piece.text, piece.begins)
         if statement is None:
-            yield home.live(spark(), as_of).sql(piece.text)
+            view = home.live(spark(), as_of)
+            yield Query(view, view.sql(piece.text, read_only=read_only))
         else:
-            yield execute(home, statement, spark)
+            if read_only:
+                _require_read_only(statement, piece)
+            yield (
+                _subscription(home, statement) if isinstance(statement, Subscribe) else execute(home, statement, spark)
+            )
+
+
+def _subscription(home: HomeOperations, statement: Subscribe) -> Subscription:
+    home.tables(statement.source, [statement.table] if statement.table else ())  # raises if there is no such table
+    return Subscription(home, statement.source, statement.table)
+
+
+def _require_read_only(statement: Statement, piece: Piece) -> None:
+    """Raise an error for a statement that changes the home, or that connects to a server which it names."""
+    if not isinstance(statement, READ_ONLY):
+        message = "only queries and SHOW statements are allowed here"
+        hint = "Use `penstock sql` on the machine of the home, or send the token of the server."
+        raise error_at(piece.text, 0, message, hint, piece.begins)
 
 
 def execute(home: HomeOperations, statement: Statement, spark: Callable[[], SparkSession]) -> Answer:
@@ -127,14 +196,16 @@ def execute(home: HomeOperations, statement: Statement, spark: Callable[[], Spar
             return _alter(home, statement)
         case DropSources():
             return _drop(home, statement)
-        case ShowSources():
-            return show_sources(home.status())
-        case ShowTables(source):
-            if source is not None:
-                home.tables(source)  # raises if there is no such source
-            return show_tables(home.status(), source)
-        case ShowErrors():
-            return show_errors(home.status())
+        case ShowSources(like):
+            return matching(show_sources(home.status()), like)
+        case ShowTables(source, like):
+            _require_source(home, source)
+            return matching(show_tables(home.status(), source), like)
+        case ShowErrors(like):
+            return matching(show_errors(home.status()), like)
+        case ShowReaders(source, like):
+            _require_source(home, source)
+            return matching(show_readers(home.status(), source), like)
         case ShowRepairs():
             return show_repairs(home.repairs())
         case ShowCreate(source):
@@ -150,8 +221,8 @@ def execute(home: HomeOperations, statement: Statement, spark: Callable[[], Spar
             return _requested(home, f"start sink {sink} again")
         case DropSink():
             return _drop_sink(home, statement)
-        case ShowSinks():
-            return show_sinks(home.status())
+        case ShowSinks(like):
+            return matching(show_sinks(home.status()), like)
         case ShowCreateSink(sink):
             return Answer(columns=("statement",), rows=[(sink_statement(home.sink_spec(sink)),)])
         case AddTable(source, table):
@@ -170,9 +241,17 @@ def execute(home: HomeOperations, statement: Statement, spark: Callable[[], Spar
             )
         case RepairRows() as statement:
             return _repair(home, statement, spark)
+        case Subscribe(source):
+            message = "SUBSCRIBE returns transactions, not an answer"
+            raise UsageError(message, f"In Python, use home.tail({source!r}).")
         case Verify(source, wanted):
             home.require_database(source)  # before Spark is started
             return _verify(home, source, home.tables(source, [wanted] if wanted else ()), spark())
+
+
+def _require_source(home: HomeOperations, source: str | None) -> None:
+    if source is not None:
+        home.tables(source)  # raises if there is no such source
 
 
 def creates(script: str) -> bool:
@@ -194,7 +273,8 @@ def sink_statement(sink: AnySink) -> str:
 
 def completions(home: HomeOperations, text: str) -> list[str]:
     """Return the completions of the last word of a text."""
-    known = KnownNames({name: home.local_names(name) for name in home.names()}, home.sinks())
+    tables = {name: home.local_names(name) for name in home.names()}
+    known = KnownNames(tables, home.sinks(), {STATUS_SOURCE: STATUS_TABLES})
     return candidates(text, {name: each.source for name, each in kinds().items()}, known)
 
 

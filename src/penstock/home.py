@@ -17,6 +17,8 @@ from penstock.sql.show_statements import Answer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from penstock.executor import Query, Subscription
+
 __all__ = ["Home", "check_target", "open_existing", "open_home", "open_to_run"]
 
 
@@ -71,19 +73,27 @@ class Home(HomeOperations):
         A statement is one of Penstock's, or a Spark SQL query over live tables. Spark is started if a statement needs
         it and `spark` is None.
         """
+        from penstock.executor import Subscription
+
         *_, last = self.script(text, lambda: spark or start_session(print))
-        return last
+        if isinstance(last, Answer):
+            return last
+        if isinstance(last, Subscription):
+            message = "SUBSCRIBE has no result in Python"
+            raise UsageError(message, f"Use home.tail({last.source!r}), which returns transactions.")
+        return last.rows
 
     def script(
-        self, text: str, spark: Callable[[], SparkSession], as_of: AsOf | None = None
-    ) -> Iterator[Answer | DataFrame]:
+        self, text: str, spark: Callable[[], SparkSession], as_of: AsOf | None = None, *, read_only: bool = False
+    ) -> Iterator[Answer | Query | Subscription]:
         """Execute statements lazily, one for each result that is consumed; `spark` returns the session when needed.
 
-        Each query reads the live tables as of the time at which it runs, or as of `as_of`.
+        Each query reads the live tables as of the time at which it runs, or as of `as_of`. With `read_only`, only
+        queries and SHOW statements are executed.
         """
         from penstock.executor import execute_all
 
-        return execute_all(self, text, spark, as_of)
+        return execute_all(self, text, spark, as_of, read_only=read_only)
 
     def completions(self, text: str) -> list[str]:
         """Return the completions of the last word of a partial statement."""

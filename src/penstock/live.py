@@ -23,17 +23,24 @@ from penstock.changelog.interface import LoggedTable
 from penstock.engine.as_of import AsOf
 from penstock.engine.catalog_records import instance_of
 from penstock.engine.requests import dropped
+from penstock.engine.status import home_status
 from penstock.errors import DefiniteError, PenstockError, TableError, TransientError, UsageError
 from penstock.layout import base_path, quarantine_path
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.interface import STATUS_SOURCE
 from penstock.sources.kinds import kinds
+from penstock.spark.read_only import require_query
 from penstock.sql.query import TableReference, resolve
+from penstock.sql.show_statements import STATUS_TABLES, status_table
 from penstock.tables.base_state import State
 from penstock.tables.interface import TableStore
 from penstock.tables.message_tables import message_tables
 
 __all__ = ["Live", "ShardedTable", "sharded_tables"]
+
+_STATUS = {f"{STATUS_SOURCE}.{name}": name for name in STATUS_TABLES}
+"""The tables of the status, by their names in queries."""
 
 
 class Live:
@@ -88,6 +95,8 @@ class Live:
         if known is None:
             message = f"there is no table {name}"
             raise UsageError(message, f"Tables of this home: {', '.join(self.tables()) or 'none'}.")
+        if known in _STATUS:
+            return self._status(_STATUS[known])
         if known not in self._frames:
             self._frames[known] = self._frame(known)
         return self._frames[known]
@@ -112,12 +121,15 @@ class Live:
             return self._quarantine(self._quarantines[known])
         return self._live_frame(self._tables[known])
 
-    def sql(self, query: str) -> DataFrame:
+    def sql(self, query: str, *, read_only: bool = False) -> DataFrame:
         """Run a Spark SQL query over the live tables, named ``source.table``.
 
-        ``AS OF TIMESTAMP '…'`` or ``AS OF LSN '…'`` after a table name reads that table as of another time.
+        ``AS OF TIMESTAMP '…'`` or ``AS OF LSN '…'`` after a table name reads that table as of another time. With
+        `read_only`, raise `UsageError` for anything that is not a query.
         """
         resolved = resolve(query, self._names(), f"penstock_{uuid.uuid4().hex[:8]}_")
+        if read_only:
+            require_query(self._store.spark, resolved.text, set(resolved.views))
         frames = {view: self._frame_for(wanted) for view, wanted in resolved.views.items()}
         for view, frame in frames.items():
             frame.createTempView(view)
@@ -131,8 +143,18 @@ class Live:
         """Return a view as of now."""
         return self._open_view(None)
 
+    def _status(self, name: str) -> DataFrame:
+        """Return a table of the status, as of now."""
+        table: DataFrame = self._store.rows(status_table(name, home_status(self._home, self._catalog)))
+        return table
+
     def _frame_for(self, wanted: TableReference) -> DataFrame:
         """Return a table at this view's position, or AS OF the one in the query; views of the latter are cached."""
+        if wanted.table in _STATUS:
+            if wanted.as_of is not None:
+                message = f"{wanted.table} has no history"
+                raise UsageError(message, "Omit AS OF: a table of the status shows the status as of now.")
+            return self._status(_STATUS[wanted.table])
         if wanted.as_of is None or wanted.table in self._quarantines:
             return self.table(wanted.table)
         sharded = self._sharded.get(wanted.table)
@@ -149,7 +171,8 @@ class Live:
         count = Counter(upstream.values())
         full = {parts: name for name, parts in upstream.items() if count[parts] == 1}
         quarantines = {tuple(name.lower().split(".", 1)): name for name in self._quarantines}
-        return quarantines | full | {(r.source.lower(), r.local.lower()): name for name, r in named.items()}
+        status: dict[tuple[str, ...], str] = {(STATUS_SOURCE, table): name for name, table in _STATUS.items()}
+        return status | quarantines | full | {(r.source.lower(), r.local.lower()): name for name, r in named.items()}
 
     def _union(self, table: ShardedTable) -> DataFrame:
         """Return the union of a table's shards; an error of one shard is raised, so the result is never partial."""

@@ -16,7 +16,7 @@ from tests.changelog.writer_crashes import ROOT
 from tests.cli.commands import penstock
 from tests.conftest import Database
 
-from penstock.cli.tail import render
+from penstock.cli.transaction_text import render
 from penstock.errors import TableError
 from penstock.home import Home, open_home
 from penstock.model import TableName, TableSchema

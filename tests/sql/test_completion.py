@@ -7,7 +7,11 @@ import pytest
 from penstock.sql.completion import KnownNames, candidates
 from tests.sql.kinds import KINDS
 
-KNOWN = KnownNames({"shop": ("orders", "order items"), "bank": ("accounts",)}, ["orders_out", "everything"])
+KNOWN = KnownNames(
+    {"shop": ("orders", "order items"), "bank": ("accounts",)},
+    ["orders_out", "everything"],
+    {"penstock": ("sources", "tables")},
+)
 SINK = "CREATE SINK x FROM shop.orders INTO KAFKA"
 SHOP = "CREATE SOURCES x FROM POSTGRES CONNECTION 'postgresql://db/shop'"
 
@@ -22,12 +26,19 @@ def after(text: str) -> list[str]:
         (
             "SHO",
             [
-                *("SHOW CREATE SINK", "SHOW CREATE SOURCES", "SHOW ERRORS", "SHOW REPAIRS", "SHOW SINKS"),
-                *("SHOW SOURCES", "SHOW TABLES"),
+                *("SHOW CREATE SINK", "SHOW CREATE SOURCES", "SHOW ERRORS", "SHOW READERS", "SHOW REPAIRS"),
+                *("SHOW SINKS", "SHOW SOURCES", "SHOW TABLES"),
             ],
         ),
         ("show s", ["SINKS", "SOURCES"]),
-        ("SHOW TABLES ", [";", "FROM", "IN"]),
+        ("SHOW TABLES ", [";", "FROM", "IN", "LIKE"]),
+        ("SHOW TABLES FROM shop ", [";", "LIKE"]),
+        ("SHOW READERS FROM s", ["shop"]),
+        ("SUBSCRIBE ", ["bank", "shop"]),
+        ("SUBSCRIBE shop.", ['"order items"', "orders"]),
+        ("SELECT * FROM ", ["bank", "penstock", "shop"]),
+        ("SELECT * FROM penstock.", ["sources", "tables"]),
+        ("DROP SOURCES p", []),
         ("SHOW TABLES FROM ", ["bank", "shop"]),
         ("SHOW TABLES FROM s", ["shop"]),
         ("SELECT 1; SHOW CREATE SOURCES ", ["bank", "shop"]),
@@ -59,12 +70,11 @@ def after(text: str) -> list[str]:
         ("VERIFY ", ["bank", "shop"]),
         ("VERIFY shop.", ['"order items"', "orders"]),
         ("VERIFY shop.or", ["orders"]),
-        ("SELECT * FROM ", ["bank", "shop"]),
         ("SELECT * FROM shop.", ['"order items"', "orders"]),
         ("SELECT * FROM `bank`.a", ["accounts"]),
         ("SELECT * FROM shop.orders JO", ["JOIN"]),
         ("SELECT * FROM shop.orders GROUP", ["GROUP BY"]),
-        ("SELECT * FROM shop.orders, ", ["bank", "shop"]),
+        ("SELECT * FROM shop.orders, ", ["bank", "penstock", "shop"]),
         (f"{SHOP} WITH (snapshot = 'pa", []),
         ("SHOW SOURCES -- S", []),
         ("SELECT 'SHO", []),

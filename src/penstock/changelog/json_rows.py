@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from penstock.changelog.user_rows import changes, changes_schema
 from penstock.model import TableName
 
-__all__ = ["base64_text", "json_rows", "multi_changes", "multi_changes_schema"]
+__all__ = ["base64_text", "json_lists", "json_rows", "multi_changes", "multi_changes_schema"]
 
 _QUOTE, _BACKSLASH, _FIRST_PLAIN = ord('"'), ord("\\"), 0x20
 _NO_COLUMNS = changes_schema(pa.schema([]))
@@ -62,6 +62,14 @@ def json_rows(rows: pa.StructArray) -> pa.StringArray:
         name = json.dumps(field.name, ensure_ascii=False)
         parts += [pa.scalar(f"{',' if parts else '{'}{name}:"), _filled(values)]
     return _where_valid(rows, pc.binary_join_element_wise(*parts, "}", ""))
+
+
+def json_lists(rows: pa.RecordBatch) -> pa.StringArray:
+    """Return each row as a JSON list of its values: column names may occur twice."""
+    if not rows.num_columns:
+        return pa.repeat(pa.scalar("[]"), len(rows))
+    parts: list[pa.Array | str] = [part for values in rows.columns for part in (",", _filled(values))]
+    return pc.binary_join_element_wise("[", *parts[1:], "]", "")
 
 
 def _filled(values: pa.Array) -> pa.StringArray:

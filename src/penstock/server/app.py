@@ -17,6 +17,7 @@ from penstock.server.events import events_routes
 from penstock.server.health import health_routes
 from penstock.server.login import login_routes
 from penstock.server.security import Security
+from penstock.server.sql import sql_routes
 from penstock.server.status import status_routes
 
 __all__ = ["ROUTES", "make_app"]
@@ -25,6 +26,7 @@ ROUTES: tuple[Callable[[ServerContext], list[BaseRoute]], ...] = (
     health_routes,
     status_routes,
     events_routes,
+    sql_routes,
     login_routes,
 )
 """The parts of the server: each returns its routes."""

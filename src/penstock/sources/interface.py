@@ -47,6 +47,7 @@ from penstock.sql.syntax.values import Span
 from penstock.units import parse_duration
 
 __all__ = [
+    "STATUS_SOURCE",
     "AlteredTables",
     "Checked",
     "Instance",
@@ -59,6 +60,8 @@ __all__ = [
     "is_name",
 ]
 
+STATUS_SOURCE = "penstock"
+"""The name under which queries read the status; no source can have it."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 
@@ -69,6 +72,9 @@ def is_name(name: str) -> bool:
 
 def check_name(name: str) -> str:
     """Return the name of a source; raise `UsageError` if it is invalid."""
+    if name == STATUS_SOURCE:
+        message = f'source name "{name}" is reserved: penstock.sources and others are tables of the status'
+        raise UsageError(message, "Choose another name.")
     if not is_name(name):
         message = f"invalid source name {name!r}"
         raise UsageError(

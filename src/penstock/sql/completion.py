@@ -34,6 +34,8 @@ class KnownNames:
 
     tables: Mapping[str, Collection[str]] = field(default_factory=dict)
     sinks: Collection[str] = ()
+    status: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """The tables of the status, which only queries can name."""
 
 
 def candidates(text: str, kinds: Mapping[str, Written], known: KnownNames) -> list[str]:
@@ -54,14 +56,14 @@ def _completions(statement: str, kinds: Mapping[str, Written], known: KnownNames
         return []  # inside a string or a comment
     if source := _SOURCE_PREFIX.search(statement[-_LONGEST_NAME:]):
         name = source[1] or source[2] or source[3]
-        return [written_name(table) for table in known.tables.get(name, ())]
+        return [written_name(table) for table in {**known.status, **known.tables}.get(name, ())]
     ours = _expected(cursor, statement, kinds, known)
     if is_penstock_statement(statement):
         return ours
     if not statement:
         return [*ours, "SELECT", "WITH"]
     if _TABLES_FOLLOW.search(statement[-_LONGEST_NAME:]):
-        return [written_name(source) for source in known.tables]
+        return [written_name(source) for source in (*known.tables, *known.status)]
     return ours or list(_QUERY_KEYWORDS)
 
 

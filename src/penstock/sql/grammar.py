@@ -57,11 +57,13 @@ from penstock.sql.statements import (
     ShowCreate,
     ShowCreateSink,
     ShowErrors,
+    ShowReaders,
     ShowRepairs,
     ShowSinks,
     ShowSources,
     ShowTables,
     Statement,
+    Subscribe,
     Verify,
 )
 from penstock.sql.syntax.names import dotted_text, written_name
@@ -96,12 +98,12 @@ _ALTER = (
 )
 _ALTER_SINK = "ALTER SINK sink { SET (option = value, …) | RETRY };"
 _ALTERATIONS = ("ADD TABLE", "DROP TABLE", "RETRY TABLE", "ACCEPT INTERFERENCE", "SET")
-_SHOW = ("SOURCES", "TABLES", "SINKS", "CREATE SOURCES", "CREATE SINK", "ERRORS", "REPAIRS")
+_SHOW = ("SOURCES", "TABLES", "SINKS", "CREATE SOURCES", "CREATE SINK", "ERRORS", "READERS", "REPAIRS")
 _SOURCES = ("SOURCE", "SOURCES")
 _SINKS = ("SINK", "SINKS")
 _SINK_KINDS: Mapping[str, Written] = {KafkaSink.NAME: KafkaSink}
 _VERBS = ("CREATE", "ALTER", "DROP", "SHOW", "EXPLAIN")
-_SINGLE_WORDS = ("VERIFY", "REPAIR")
+_SINGLE_WORDS = ("VERIFY", "REPAIR", "SUBSCRIBE")
 _SPARK_VERBS = frozenset(
     {
         "ADD", "ANALYZE", "CACHE", "CALL", "CLEAR", "COMMENT", "DECLARE", "DELETE", "DESC", "DESCRIBE", "FROM",
@@ -156,11 +158,13 @@ def read_statement(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Sta
         ("DROP", "SINK"): lambda: _drop_sink(cursor),
         ("SHOW", "SOURCES"): lambda: _show_sources(cursor),
         ("SHOW", "TABLES"): lambda: _show_tables(cursor),
-        ("SHOW", "SINKS"): lambda: _without_arguments(cursor, "SHOW SINKS;", ShowSinks()),
+        ("SHOW", "SINKS"): lambda: ShowSinks(_pattern(cursor, "SHOW SINKS [LIKE 'pattern'];")),
         ("SHOW", "CREATE", "SOURCES"): lambda: _show_create(cursor),
         ("SHOW", "CREATE", "SINK"): lambda: _show_create_sink(cursor),
-        ("SHOW", "ERRORS"): lambda: _without_arguments(cursor, "SHOW ERRORS;", ShowErrors()),
+        ("SHOW", "ERRORS"): lambda: ShowErrors(_pattern(cursor, "SHOW ERRORS [LIKE 'pattern'];")),
+        ("SHOW", "READERS"): lambda: _show_readers(cursor),
         ("SHOW", "REPAIRS"): lambda: _without_arguments(cursor, "SHOW REPAIRS;", ShowRepairs()),
+        ("SUBSCRIBE",): lambda: _subscribe(cursor),
         ("VERIFY",): lambda: _verify(cursor),
         ("REPAIR",): lambda: read_repair(cursor),
     }
@@ -187,18 +191,38 @@ def _without_arguments(cursor: StatementCursor, usage: str, statement: Statement
 
 
 def _show_sources(cursor: StatementCursor) -> ShowSources:
-    cursor.usage("SHOW SOURCES;")
+    usage = "SHOW SOURCES [LIKE 'pattern'];"
+    cursor.usage(usage)
     if cursor.words()[:1] == ("TABLES",):
         what = "end of statement"
         raise cursor.expected(what, "To list tables, use: SHOW TABLES [FROM source];")
-    return ShowSources()
+    return ShowSources(_pattern(cursor, usage))
 
 
 def _show_tables(cursor: StatementCursor) -> ShowTables:
-    cursor.usage("SHOW TABLES [FROM source];")
-    if cursor.accept("FROM") or cursor.accept("IN"):
-        return ShowTables(cursor.name("source"))
-    return ShowTables()
+    usage = "SHOW TABLES [FROM source] [LIKE 'pattern'];"
+    return ShowTables(_of_source(cursor, usage), _pattern(cursor, usage))
+
+
+def _show_readers(cursor: StatementCursor) -> ShowReaders:
+    usage = "SHOW READERS [FROM source] [LIKE 'pattern'];"
+    return ShowReaders(_of_source(cursor, usage), _pattern(cursor, usage))
+
+
+def _of_source(cursor: StatementCursor, usage: str) -> str | None:
+    cursor.usage(usage)
+    return cursor.name("source") if cursor.accept("FROM") or cursor.accept("IN") else None
+
+
+def _pattern(cursor: StatementCursor, usage: str) -> str | None:
+    cursor.usage(usage)
+    return cursor.text() if cursor.accept("LIKE") else None
+
+
+def _subscribe(cursor: StatementCursor) -> Subscribe:
+    cursor.usage("SUBSCRIBE source[.table];")
+    source, *table = _name(cursor, "source", 1, 3)
+    return Subscribe(source, ".".join(table) or None)
 
 
 def _show_create(cursor: StatementCursor) -> ShowCreate:

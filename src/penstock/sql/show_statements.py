@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from penstock.catalog.repairs import Repair
 from penstock.engine.status import HomeStatus
@@ -14,13 +17,17 @@ if TYPE_CHECKING:
     from penstock.engine.verify import VerifyReport, VerifyTable
 
 __all__ = [
+    "STATUS_TABLES",
     "Answer",
+    "matching",
     "repair_summary",
     "show_errors",
+    "show_readers",
     "show_repairs",
     "show_sinks",
     "show_sources",
     "show_tables",
+    "status_table",
     "verify_answer",
 ]
 
@@ -71,6 +78,54 @@ def show_errors(status: HomeStatus) -> Answer:
     cleanup_errors = [(d.source, d.error, "\n".join(d.statements)) for d in status.debts if d.error]
     rows = [*source_errors, *table_errors, *sink_errors, *cleanup_errors]
     return Answer(columns=("name", "error", "hint"), rows=rows)
+
+
+def show_readers(status: HomeStatus, source: str | None = None) -> Answer:
+    """Return the rows of ``SHOW READERS``; a reader without an expiry is registered."""
+    columns = ("name", "source", "position", "expires")
+    rows = [
+        (r.name, s.name, r.position, r.expires)
+        for s in status.sources
+        if source in (None, s.name, s.part_of)
+        for r in s.readers
+    ]
+    return Answer(columns=columns, rows=rows)
+
+
+STATUS_TABLES: Mapping[str, Callable[[HomeStatus], Answer]] = {
+    "sources": show_sources,
+    "tables": show_tables,
+    "sinks": show_sinks,
+    "errors": show_errors,
+    "readers": show_readers,
+}
+"""The tables of the status in queries, ``penstock.NAME``."""
+
+
+_NUMBERS = frozenset({"tables", "lag_bytes", "behind"})
+
+
+def status_table(name: str, status: HomeStatus) -> pa.Table:
+    """Return a table of the status, with the columns of the SHOW statement of that name."""
+    answer = STATUS_TABLES[name](status)
+    types = [pa.int64() if column in _NUMBERS else pa.string() for column in answer.columns]
+    values = zip(*answer.rows, strict=True) if answer.rows else [()] * len(types)
+    columns = [pa.array(column, kind) for column, kind in zip(values, types, strict=True)]
+    return pa.Table.from_arrays(columns, names=list(answer.columns))
+
+
+def matching(answer: Answer, like: str | None) -> Answer:
+    """Return the rows whose name matches a pattern; that of a table matches with or without its source."""
+    if like is None:
+        return answer
+    parts = (".*" if part == "%" else "." if part == "_" else re.escape(part) for part in re.split("([%_])", like))
+    pattern = re.compile("".join(parts), re.DOTALL)
+    rows = [row for row in answer.rows if any(map(pattern.fullmatch, _names(str(row[0]))))]
+    return replace(answer, rows=rows)
+
+
+def _names(name: str) -> tuple[str, str]:
+    return name, name.partition(".")[2]
 
 
 def show_repairs(repairs: Sequence[Repair]) -> Answer:

@@ -36,11 +36,13 @@ __all__ = [
     "ShowCreate",
     "ShowCreateSink",
     "ShowErrors",
+    "ShowReaders",
     "ShowRepairs",
     "ShowSinks",
     "ShowSources",
     "ShowTables",
     "Statement",
+    "Subscribe",
     "Verify",
     "written_sink",
     "written_source",
@@ -188,19 +190,33 @@ class DropSources:
 
 @dataclass(frozen=True)
 class ShowSources:
-    """``SHOW SOURCES``: list sources with their states and frontiers."""
+    """``SHOW SOURCES [LIKE 'pattern']``: list sources with their states and frontiers."""
+
+    like: str | None = None
+    """A pattern for names, with ``%`` for any text and ``_`` for any character."""
 
 
 @dataclass(frozen=True)
 class ShowTables:
-    """``SHOW TABLES [FROM source]``: list the live tables of all sources or of one."""
+    """``SHOW TABLES [FROM source] [LIKE 'pattern']``: list the live tables of all sources or of one."""
 
     source: str | None = None
+    like: str | None = None
 
 
 @dataclass(frozen=True)
 class ShowSinks:
-    """``SHOW SINKS``: list sinks with their states and positions."""
+    """``SHOW SINKS [LIKE 'pattern']``: list sinks with their states and positions."""
+
+    like: str | None = None
+
+
+@dataclass(frozen=True)
+class ShowReaders:
+    """``SHOW READERS [FROM source] [LIKE 'pattern']``: list the readers for which history is retained."""
+
+    source: str | None = None
+    like: str | None = None
 
 
 @dataclass(frozen=True)
@@ -212,7 +228,9 @@ class ShowCreate:
 
 @dataclass(frozen=True)
 class ShowErrors:
-    """``SHOW ERRORS``: list the errors of sources, tables and sinks, with hints."""
+    """``SHOW ERRORS [LIKE 'pattern']``: list the errors of sources, tables and sinks, with hints."""
+
+    like: str | None = None
 
 
 @dataclass(frozen=True)
@@ -223,6 +241,14 @@ class ShowRepairs:
 @dataclass(frozen=True)
 class Verify:
     """``VERIFY source[.table]``: compare live tables with Postgres."""
+
+    source: str
+    table: str | None = None
+
+
+@dataclass(frozen=True)
+class Subscribe:
+    """``SUBSCRIBE source[.table]``: return transactions as they commit, until the statement is cancelled."""
 
     source: str
     table: str | None = None
@@ -256,10 +282,12 @@ Statement = (
     | ShowCreate
     | ShowCreateSink
     | ShowErrors
+    | ShowReaders
     | ShowRepairs
     | ShowSinks
     | ShowSources
     | ShowTables
+    | Subscribe
     | Verify
 )
 

@@ -1,0 +1,40 @@
+"""A transaction as text for a terminal, as ``penstock tail`` and ``SUBSCRIBE`` print it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["render"]
+
+_WIDTH = 60
+"""Longer values are truncated."""
+
+
+def render(line: str) -> str:
+    """Render a transaction, given as a line of JSON, for a terminal."""
+    transaction = json.loads(line, parse_int=str, parse_float=str)
+    shard = f"  shard {transaction['shard']}" if transaction.get("shard") else ""
+    parts = [f"{transaction['lsn']}  {transaction['committed_at']}  xid {transaction['xid']}{shard}"]
+    for table, changes in transaction["tables"].items():
+        parts += [f"  {table}", *(f"    {change['op']:<8} {', '.join(_values(change))}" for change in changes)]
+    return "\n".join(parts) + "\n"
+
+
+def _values(change: dict[str, Any]) -> Iterator[str]:
+    """Yield the columns of a change: the new value, and the old one if it is known and differs."""
+    before, after = change["before"] or {}, change["after"]
+    for name, value in (before if after is None else after).items():
+        if name in change["unchanged"]:
+            yield f"{name}: (unchanged)"
+        elif after is not None and before.get(name) not in (None, value):
+            yield f"{name}: {_short(before[name])} → {_short(value)}"
+        else:
+            yield f"{name}: {_short(value)}"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    plain = "".join(character if character.isprintable() else "·" for character in text)
+    return plain if len(plain) <= _WIDTH else f"{plain[: _WIDTH - 1]}…"
