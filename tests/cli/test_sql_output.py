@@ -51,7 +51,10 @@ def test_records(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_several_results_and_their_time(capsys: pytest.CaptureFixture[str]) -> None:
-    answers = [{"answer": {"message": "created"}}, {"answer": {"columns": ["name"], "rows": [["shop"], [None]]}}]
+    answers: list[dict[str, Any]] = [
+        {"answer": {"message": "created"}},
+        {"answer": {"columns": ["name"], "rows": [["shop"], [None]]}},
+    ]
     SqlOutput(OutputFormat.CSV, timing=True).print([*answers, *query([1, "a"])])
     *lines, time = capsys.readouterr().out.splitlines()
     assert lines == ["created", "name", "shop", '""', "n,n", "1,a"]
@@ -67,7 +70,7 @@ def test_transactions_of_a_subscription(capsys: pytest.CaptureFixture[str]) -> N
         "after": {"id": 1, "total": Decimal("1.50")},
     }
     transaction = {"lsn": "0/1", "xid": 7, "committed_at": "2026-01-01T00:00:00Z", "tables": {"public.o": [change]}}
-    messages = [{"query": "1", "subscribed": "shop.o"}, {"transaction": transaction}]
+    messages: list[dict[str, Any]] = [{"query": "1", "subscribed": "shop.o"}, {"transaction": transaction}]
     SqlOutput(OutputFormat.JSON).print(messages)
     printed = capsys.readouterr()
     assert json.loads(printed.out, parse_float=Decimal) == transaction

@@ -27,7 +27,7 @@ from penstock.layout import state_path
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.interface import InstanceConfig
-from penstock.sources.kinds import kind, kinds
+from penstock.sources.kinds import installed_kind, kind
 
 __all__ = ["Catalog", "Debt", "SourceRecord", "TableRecord", "TableRequest", "read_instance"]
 
@@ -343,7 +343,7 @@ def _reads_elsewhere(kind_name: str) -> bool:
 
     A third-party kind may not be installed where only the log is read; such a kind stores all its changes in the log.
     """
-    found = kinds().get(kind_name)
+    found = installed_kind(kind_name)
     return found is not None and found.config.reading is not InstanceConfig.reading
 
 

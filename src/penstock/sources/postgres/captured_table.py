@@ -19,7 +19,7 @@ from penstock.model import (
     with_not_null,
     with_type_name,
 )
-from penstock.sources.postgres.types import TEXT_ONLY, ColumnCodec, PostgresType, codec_for
+from penstock.sources.postgres.types import ColumnCodec, PostgresType
 from penstock.sources.produced_table import ProducedTable
 
 __all__ = ["DECLARATION", "CapturedColumn", "CapturedTable", "Declaration"]
@@ -88,6 +88,8 @@ class CapturedColumn:
 
     def codec(self) -> ColumnCodec:
         """Return the codec of its values; raises `UnsupportedTypeError` if no Arrow type holds them exactly."""
+        from penstock.sources.postgres.types import TEXT_ONLY, codec_for
+
         return TEXT_ONLY if self.as_text else codec_for(self.type)
 
     @property

@@ -22,6 +22,7 @@ from penstock.errors import ProtocolError
 from penstock.positions import Lsn
 
 __all__ = [
+    "MARKER_TABLE",
     "PROTOCOL_HINT",
     "Abort",
     "BeginPrepare",
@@ -34,6 +35,8 @@ __all__ = [
     "parse_control",
 ]
 
+MARKER_TABLE = -3
+"""The first slot of marker tables, whose changes the caller of the scan reads; further ones count down."""
 PROTOCOL_HINT = (
     "The server uses a protocol that Penstock does not support. Please report it, with the version of the server."
 )

@@ -20,6 +20,7 @@ import numpy as np
 from numba import njit, types
 
 from penstock.kernel_cache import cached_njit
+from penstock.sources.postgres.pgoutput.control_messages import MARKER_TABLE
 
 __all__ = [
     "CLOSED_MESSAGES",
@@ -34,7 +35,6 @@ __all__ = [
     "MALFORMED",
     "MARKER",
     "MARKER_READ",
-    "MARKER_TABLE",
     "MESSAGES",
     "ORDINAL",
     "POSITION",
@@ -78,9 +78,6 @@ CLOSED_POSITION = 9
 POSITION = 10
 MARKER_READ = 11
 STATE_SIZE = 12
-
-# the first slot of marker tables, whose changes the caller reads; further ones count down
-MARKER_TABLE = -3
 
 _EPOCH = 946_684_800_000_000  # microseconds from 1970 to 2000, the epoch of Postgres
 _HEADER = 4

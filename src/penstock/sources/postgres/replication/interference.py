@@ -64,9 +64,8 @@ import numpy.typing as npt
 from penstock.errors import DefiniteError, ProtocolError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres.pgoutput.control_messages import PROTOCOL_HINT
+from penstock.sources.postgres.pgoutput.control_messages import MARKER_TABLE, PROTOCOL_HINT
 from penstock.sources.postgres.pgoutput.relations import Relation
-from penstock.sources.postgres.pgoutput.scan import MARKER_TABLE
 from penstock.sources.postgres.replication.heartbeat import Beat
 from penstock.sources.postgres.replication.watermark import MalformedTokenError, Mark, Watermark
 

@@ -18,15 +18,21 @@
 
 Decoding does no I/O and creates no Python object per value. A type that is not listed has no exact Arrow form yet; the
 option `text columns` stores such a column as text.
+
+The codecs are imported on first access, with numba: commands that only describe a source, like ``penstock status``, do
+not need them.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, ColumnCodec, UnsupportedTypeError
-from penstock.sources.postgres.types.codec_lookup import codec_for
-from penstock.sources.postgres.types.kernel import compile_all
 from penstock.sources.postgres.types.postgres_type import PostgresType, TypeKind, builtin, find_types
-from penstock.sources.postgres.types.text import TEXT, TEXT_ONLY
+
+if TYPE_CHECKING:
+    from penstock.sources.postgres.types.codec_lookup import codec_for
+    from penstock.sources.postgres.types.text import TEXT, TEXT_ONLY
 
 __all__ = [
     "KEEP_TEXT",
@@ -44,6 +50,24 @@ __all__ = [
 ]
 
 
+_LATER = {"codec_for": "codec_lookup", "TEXT": "text", "TEXT_ONLY": "text"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name that needs numba."""
+    if name not in _LATER:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+
+
 def warm() -> None:
     """Compile every kernel, or load it from the cache on disk, so that no row waits for it later."""
+    import importlib
+
+    from penstock.sources.postgres.types.kernel import compile_all
+
+    importlib.import_module(f"{__name__}.codec_lookup")  # defines the kernels
     compile_all()
