@@ -100,6 +100,16 @@ def test_sink_latency_ends_with_its_figure() -> None:
 
 @pytest.mark.deep
 @pytest.mark.timeout(1800)
+def test_sql_ends_with_its_ratio() -> None:
+    done = bench("sql", "--quick")
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"ratio sql \d+\.\d\d", done.stdout.splitlines()[-1])
+    for candidate in ("aggregate, first row", "point query, first row", "own Spark", "penstock status"):
+        assert candidate in done.stdout
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("name", "figure", "expected"),
     [

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.spark.jobs import SparkJobs
@@ -23,10 +26,25 @@ _NAMED = 16
 
 
 class QueryJobs(SparkJobs):
-    """The Spark jobs of one query: those that its thread starts inside `tagged`."""
+    """The Spark jobs of one query: those that its thread starts inside `tagged`.
+
+    To cancel them interrupts their tasks, which only read: most of them would otherwise not notice it.
+    """
 
     def __init__(self, session: SparkSession, query: str) -> None:
         super().__init__(session, f"penstock-query-{query}")
+        self._spark_context = session.sparkContext
+
+    @contextmanager
+    def tagged(self) -> Iterator[None]:
+        """Tag the jobs that this thread starts inside the context, and let their tasks be interrupted."""
+        with super().tagged():
+            self._spark_context.setInterruptOnCancel(True)
+            try:
+                yield
+            finally:
+                with suppress(Py4JError, PySparkException, OSError):  # the JVM may have ended
+                    self._spark_context.setInterruptOnCancel(False)
 
 
 class QuerySessions:

@@ -43,11 +43,11 @@ _PLAN = re.compile(r"(SQLSTATE: \w+(?:; line \d+ pos \d+)?);\n.*", re.DOTALL)
 _CAUSE = re.compile(r"^Caused by: [\w.$]+: (.*)$", re.MULTILINE)
 
 
-Result = Answer | Query | Subscription
+_Result = Answer | Query | Subscription
 
 
 def result_messages(
-    results: Iterator[Result], identifier: str, limit: int | None = None, stop: Callable[[], bool] = lambda: False
+    results: Iterator[_Result], identifier: str, limit: int | None = None, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[str]:
     """Yield the messages of results; a query is computed as its rows are consumed, up to `limit` rows.
 
@@ -88,7 +88,7 @@ def _query_messages(query: Query, identifier: str, limit: int | None, began: flo
     yield _text({"done": True, "rows": count, "truncated": truncated, "seconds": seconds})
 
 
-def arrow_stream(results: Iterator[Result], identifier: str, limit: int | None = None) -> Iterator[bytes]:
+def arrow_stream(results: Iterator[_Result], identifier: str, limit: int | None = None) -> Iterator[bytes]:
     """Yield the parts of an Arrow IPC stream with the rows of the first statement."""
     result = next(results)
     if isinstance(result, Subscription):

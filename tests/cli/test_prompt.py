@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.prompt import Prompt
+from penstock.cli.sql import read_script
 from penstock.errors import UsageError
 
 Typing = Callable[..., list[str]]
@@ -36,7 +37,7 @@ def type_at_prompt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
             answered.append(text)
 
         monkeypatch.setattr("builtins.input", read_line)
-        Prompt(answer, lambda text: [f"{text}!", "other"]).run()
+        Prompt(answer, lambda text: [f"{text}!", "other"], read_script).run()
         return answered
 
     yield run_lines
@@ -115,7 +116,7 @@ def test_interrupt_cancels_the_statement_and_the_prompt_continues(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("builtins.input", lambda _: lines.pop(0) if lines else "quit")
-    Prompt(answer, lambda _: []).run()
+    Prompt(answer, lambda _: [], read_script).run()
     assert answered == ["SELECT 1;", "SELECT 2;"]
     assert capsys.readouterr().err.count("cancelled") == 2
 
@@ -136,7 +137,7 @@ def test_history_is_kept_without_passwords(type_at_prompt: Typing, tmp_path: Pat
 
 
 def test_word_at_the_cursor_is_completed(type_at_prompt: Typing, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompt = Prompt(lambda _: None, lambda text: [text + "ES", text + "E"])
+    prompt = Prompt(lambda _: None, lambda text: [text + "ES", text + "E"], read_script)
     monkeypatch.setattr(readline, "get_line_buffer", lambda: "SHOW SOURC and more")
     monkeypatch.setattr(readline, "get_endidx", lambda: len("SHOW SOURC"))
     found = [prompt._candidate("SOURC", number) for number in range(3)]

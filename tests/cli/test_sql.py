@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.cli.sql import OutputFormat, answer
+from penstock.cli.sql import answer
+from penstock.cli.sql_output import OutputFormat
 from penstock.errors import DefiniteError, PenstockError, UsageError
 from penstock.home import Home, open_home
 

@@ -22,7 +22,8 @@ from typer.testing import CliRunner, Result
 from penstock import home_operations
 from penstock.cli import spark_session
 from penstock.cli.main import app
-from penstock.cli.sql import OutputFormat, answer
+from penstock.cli.sql import answer
+from penstock.cli.sql_output import OutputFormat
 from penstock.home import Home, open_home
 from penstock.testing.memory_tables import MemoryTables
 from penstock.testing.waiting import until

@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.conftest import Database, created_database
 from tests.engine.shop import Shop
 
-from penstock.cli.sql import OutputFormat, answer
+from penstock.cli.sql import answer
+from penstock.cli.sql_output import OutputFormat
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError, HistoryExpiredError, TransientError, UsageError
 from penstock.home import Home

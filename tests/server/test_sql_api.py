@@ -18,6 +18,7 @@ from tests.engine.shop import Shop, running_shop
 from penstock.cli.sql_sessions import LocalSession, RemoteSession
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import PenstockError
+from penstock.positions import Lsn
 from penstock.server.address import Address
 from penstock.server.serving import serve
 from penstock.testing.thread_capture import ThreadCapture
@@ -27,7 +28,7 @@ SETUP = """
 CREATE TABLE orders (id int PRIMARY KEY, amount numeric(12, 2), note text, at timestamptz);
 INSERT INTO orders SELECT n, n * 1.10, 'note ' || n, '2026-01-01T00:00:00.5Z' FROM generate_series(1, 40) n;
 """
-ENDLESS = "SELECT count(*) FROM range(1000000000000) WHERE id % 7 = sqrt(id)"
+ENDLESS = "SELECT java_method('java.lang.Thread', 'sleep', 3600000L) FROM shop.orders WHERE id = 1"
 
 
 class Served:
@@ -80,10 +81,12 @@ def served(
 
 
 def test_query_streams_typed_rows_and_reports_its_position(served: Served) -> None:
+    before = served.shop.home.frontiers("shop").durable
     head, *parts, done = served.messages("SELECT id, amount, note, at FROM shop.orders WHERE id < 3 ORDER BY id")
     assert [column["name"] for column in head["columns"]] == ["id", "amount", "note", "at"]
     assert [column["type"] for column in head["columns"]] == ["int", "decimal(12,2)", "string", "timestamp"]
-    assert head["positions"] == {"shop": str(served.shop.home.frontiers("shop").durable)}
+    assert list(head["positions"]) == ["shop"]
+    assert before <= Lsn.parse(head["positions"]["shop"]) <= served.shop.home.frontiers("shop").durable
     assert [row for part in parts for row in part["rows"]] == [
         [1, 1.10, "note 1", "2026-01-01T00:00:00.500000Z"],
         [2, 2.20, "note 2", "2026-01-01T00:00:00.500000Z"],
@@ -145,6 +148,7 @@ def test_arrow_stream_has_rows_and_positions(served: Served) -> None:
         "SELECT * FROM spark_catalog.delta.`{base}`",
         "SELECT * FROM table_changes_by_path('{base}', 0)",
         "DESCRIBE delta.`{base}`",
+        "SELECT count(*) FROM range(10)",
     ],
 )
 def test_read_only_requests_are_queries_of_live_tables(served: Served, statement: str) -> None:
@@ -187,7 +191,7 @@ def test_settings_stay_in_the_session(served: Served) -> None:
 
 
 def test_cancelled_query_ends_with_an_error(served: Served) -> None:
-    with served.tcp.stream("POST", "/api/sql", json={"sql": ENDLESS}) as response:
+    with served.local.stream("POST", "/api/sql", json={"sql": ENDLESS}) as response:
         lines = response.iter_lines()
         query = json.loads(next(lines))["query"]
         until(lambda: _active_jobs(served), "its job")

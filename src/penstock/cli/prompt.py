@@ -21,7 +21,7 @@ from penstock.cli.sql_output import SqlOutput
 from penstock.errors import PenstockError, UsageError
 from penstock.name_suggestions import nearest
 
-__all__ = ["Prompt", "read_script"]
+__all__ = ["Prompt"]
 
 _FIRST, _NEXT = "penstock> ", "      ... "
 _HISTORY_LINES = 2_000
@@ -59,15 +59,6 @@ _SECRET = re.compile(r"password|secret|token|redact[\s_]+key", re.IGNORECASE)
 _SWITCHES = {"on": True, "off": False}
 
 
-def read_script(file: Path) -> str:
-    """Return the text of an SQL file."""
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"could not read file {file}: {error}"
-        raise UsageError(message, "Check the path. The file must be UTF-8 text with SQL statements.") from error
-
-
 class Prompt:
     """Reads statements and hands each to `answer`, until the end of input."""
 
@@ -75,12 +66,17 @@ class Prompt:
         self,
         answer: Callable[[str], None],
         complete: Callable[[str], Sequence[str]],
+        read_script: Callable[[Path], str],
         output: SqlOutput | None = None,
         description: str = "",
     ) -> None:
-        """`complete` returns the completions of the word at the end of a text; commands change the `output`."""
+        """Commands read files with `read_script`, and change settings of the `output`.
+
+        `complete` returns the completions of the word at the end of a text.
+        """
         self._answer = answer
         self._complete = complete
+        self._read_script = read_script
         self._output = output or SqlOutput()
         self._description = description
         self._lines: list[str] = []
@@ -155,7 +151,7 @@ class Prompt:
             "\\dn": lambda: self._answer("SHOW SOURCES"),
             "\\x": lambda: self._switch(name, "expanded", "Expanded display", argument),
             "\\timing": lambda: self._switch(name, "timing", "Timing", argument),
-            "\\i": lambda: self._answer(read_script(Path(_required(name, argument)))),
+            "\\i": lambda: self._answer(self._read_script(Path(_required(name, argument)))),
             "\\e": self._edit,
             "\\p": lambda: _print("\n".join(self._lines) or self._last),
             "\\r": self._lines.clear,
@@ -193,7 +189,7 @@ class Prompt:
             editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
             if subprocess.run([*editor, str(file)], check=False).returncode:
                 return
-            text = read_script(file).strip()
+            text = self._read_script(file).strip()
         if text:
             self._last = text
             self._answer(text)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.options import DebugOption, HomeOption
-from penstock.cli.prompt import Prompt, read_script
+from penstock.cli.prompt import Prompt
 from penstock.cli.spark_session import spark_when_needed
 from penstock.cli.sql_output import OutputFormat, SqlOutput
 from penstock.cli.sql_sessions import LocalSession, RemoteSession, SqlSession
@@ -24,7 +24,16 @@ if TYPE_CHECKING:
 
     from penstock.home import Home
 
-__all__ = ["OutputFormat", "answer", "read_script", "sql"]
+__all__ = ["answer", "read_script", "sql"]
+
+
+def read_script(file: Path) -> str:
+    """Return the text of an SQL file."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"could not read file {file}: {error}"
+        raise UsageError(message, "Check the path. The file must be UTF-8 text with SQL statements.") from error
 
 
 def sql(
@@ -64,7 +73,11 @@ def sql(
         if text is not None:
             shown.print(session.execute(text))
             return
-        Prompt(lambda typed: shown.print(session.execute(typed)), session.complete, shown, session.description()).run()
+
+        def print_results(typed: str) -> None:
+            shown.print(session.execute(typed))
+
+        Prompt(print_results, session.complete, read_script, shown, session.description()).run()
 
 
 @contextmanager

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.home import Home
     from penstock.server.address import Address
 
-__all__ = ["LocalSession", "RemoteSession", "SqlSession"]
+__all__ = ["LocalSession", "Message", "RemoteSession", "SqlSession"]
 
 Message = dict[str, Any]
 """A line of a result; numbers with a decimal point or an exponent are `Decimal`, so that no digit is lost."""

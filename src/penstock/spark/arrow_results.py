@@ -4,8 +4,8 @@
 
     partition 0 ──▶ partitions 1 … n ──▶ partitions n + 1 … 2n ──▶ …    n: as many as Spark computes at a time
 
-The first partition is computed alone, so that the first rows arrive early, and a caller that stops reading has computed
-little more than it has read. At most one group of partitions is in memory.
+If there are more than n partitions, the first one is computed alone, so that the first rows arrive early, and a caller
+that stops reading has computed little more than it has read. At most one group of partitions is in memory.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def arrow_batches(rows: DataFrame) -> Iterator[pa.RecordBatch]:
     schema, context = arrow_schema(rows), rows.sparkSession.sparkContext
     jvm: Any = context._jvm
     computed = rows._jdf.toArrowBatchRdd().toJavaRDD()
-    partitions, first, size = computed.getNumPartitions(), 0, 1
+    partitions, parallel = computed.getNumPartitions(), max(1, context.defaultParallelism)
+    first, size = 0, 1 if partitions > parallel else parallel
     while first < partitions:
         group = jvm.java.util.ArrayList()
         for partition in range(first, min(first + size, partitions)):
@@ -68,7 +69,7 @@ def arrow_batches(rows: DataFrame) -> Iterator[pa.RecordBatch]:
         with _load_from_socket(socket, NoOpSerializer()) as found:
             for data in found:
                 yield pa.ipc.read_record_batch(pa.py_buffer(data), schema)
-        first, size = first + size, max(1, context.defaultParallelism)
+        first, size = first + size, parallel
 
 
 def _has_no_equivalent(kind: DataType) -> bool:

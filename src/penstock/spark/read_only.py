@@ -6,7 +6,8 @@ Spark has no permissions of its own, so everything else is made unreachable:
   grammar. It may be the query of an ``EXPLAIN``, and a live table may be described.
 - **Files by path** (``delta.`/path```, ``text.`/etc/passwd```): the session does not resolve them.
 - **Programs** (``TRANSFORM … USING 'program'``): found in the parsed query.
-- **Functions** that call Java methods or read files: the session does not have them.
+- **Functions** that call Java methods or read files: the session does not have them. It has no ``range`` either, whose
+  tasks cannot be cancelled, and rejects joins without a condition.
 
 Clients cannot change the session, so they can share it.
 """
@@ -24,7 +25,7 @@ from penstock.errors import UsageError
 __all__ = ["read_only_session", "require_query"]
 
 _FUNCTIONS = {"reflect", "java_method", "try_reflect", "from_protobuf", "to_protobuf"}
-_TABLE_FUNCTIONS = {"table_changes", "table_changes_by_path", "python_worker_logs"}
+_TABLE_FUNCTIONS = {"table_changes", "table_changes_by_path", "python_worker_logs", "range"}
 _EXPLAIN = re.compile(
     r"\s*(?:EXPLAIN(?:\s+(?:EXTENDED|CODEGEN|COST|FORMATTED))?|DESC(?:RIBE)?\s+QUERY)\b", re.IGNORECASE
 )
@@ -41,6 +42,7 @@ def read_only_session(spark: SparkSession) -> SparkSession:
     """Return a new session for read-only queries."""
     session = spark.newSession()
     session.conf.set("spark.sql.runSQLOnFiles", "false")
+    session.conf.set("spark.sql.crossJoin.enabled", "false")
     state: Any = session._jsparkSession.sessionState()
     _remove(state.functionRegistry(), _FUNCTIONS)
     _remove(state.tableFunctionRegistry(), _TABLE_FUNCTIONS)
