@@ -59,6 +59,7 @@ _TITLES = {
     "no_progress": "No progress",
     "slot_at_risk": "Slot about to be lost",
     "slot_lost": "Slot lost",
+    "spark_lost": "Spark is lost again and again",
     "wal_retained": "WAL piles up",
 }
 """Codes of alarms, in a few words for the verdict."""
