@@ -69,6 +69,7 @@ function morph(node, wanted) {
     if (node.nodeValue !== wanted.nodeValue) node.nodeValue = wanted.nodeValue;
     return;
   }
+  if (node.isEqualNode(wanted)) return;
   for (const { name } of [...node.attributes]) if (!wanted.hasAttribute(name)) node.removeAttribute(name);
   for (const { name, value } of wanted.attributes) if (node.getAttribute(name) !== value) node.setAttribute(name, value);
   if (!node.hasAttribute("data-client")) morphChildren(node, wanted);
