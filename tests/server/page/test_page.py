@@ -311,6 +311,7 @@ def test_a_query_shows_rows_and_the_position_that_it_read(tabs: Tabs, server: Ca
     for source, position in POSITIONS.items():
         expect(page.locator("#query-state")).to_contain_text(f"{source} {position}")
     assert page.locator("#query-results tbody tr").all_inner_texts()[:2] == ["1\t<script>alert(1)</script>", "2\tnull"]
+    expect(page.locator("#query-results td").nth(8)).to_have_text("12345678901234567890")  # more than a double holds
     expect(page.locator("#query-results th").nth(1)).to_contain_text("<b>note</b>")
     assert page.locator("#query-results script, #query-results b").count() == 0
     assert sql.requests == [{"sql": "SELECT * FROM shop.orders", "read_only": True, "limit": 1000, "format": "json"}]
