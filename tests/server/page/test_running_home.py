@@ -50,7 +50,9 @@ def running(tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[Penstock]:
 
 def test_the_page_of_a_running_home(running: Penstock, postgres: EmbeddedPostgres, tabs: Tabs) -> None:
     tabs.allowed += ("status of 400", "status of 503")
-    page = tabs.open_live(until(lambda: address(running), "the server").url)
+    server = until(lambda: address(running), "the server")
+    assert server is not None
+    page = tabs.open_live(server.url)
     seen = headlines(page)
     assert any("Spark" in headline for headline in seen), seen
     query_answers_and_refuses_writes(page)
