@@ -45,6 +45,7 @@ END_TO_END = "tests/end_to_end/"
 OWN_JVM: tuple[str, ...] = (
     END_TO_END,
     "tests/cli/test_verify.py",
+    "tests/server/page/test_running_home.py",
     "tests/sources/kafka/test_spark.py",
     "tests/spark/test_connect.py",
     "tests/spark/test_session.py",
@@ -53,6 +54,7 @@ OWN_JVM: tuple[str, ...] = (
 """Folders and files whose tests start processes with a Spark of their own."""
 
 LONGEST: tuple[str, ...] = (
+    "tests/server/page/test_page.py",
     "tests/engine/test_sink_errors.py",
     "tests/engine/test_sink_faults.py",
     "tests/cli/test_bad_input.py",

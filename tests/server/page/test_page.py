@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from docs.screenshots import IMAGES, SHOTS
 from playwright.sync_api import Page, expect
 from tests.server.page.canned_server import CannedServer, canned_server
 from tests.server.page.canned_sql import POSITIONS, SLOW, CannedSql
@@ -132,6 +133,13 @@ def test_a_status_that_cannot_be_read_is_a_verdict(tabs: Tabs, server: CannedSer
     expect(page.locator("h1")).to_have_text("The status cannot be read")
     expect(page.locator(".problems")).to_contain_text("the disk is full")
     expect(page.locator(".problems")).to_contain_text("Free some space.")
+
+
+def test_screenshots_of_the_documentation_are_small_and_shown() -> None:
+    page = (IMAGES.parent / "how-to" / "read-the-status-page.md").read_text(encoding="utf-8")
+    assert {path.stem for path in IMAGES.iterdir()} == {shot.name for shot in SHOTS}
+    assert [shot.name for shot in SHOTS if f"../images/{shot.name}.png" not in page] == []
+    assert [path.name for path in IMAGES.iterdir() if path.stat().st_size > 200_000] == []
 
 
 # -- updates -----------------------------------------------------------------------------------------------------------
@@ -303,6 +311,7 @@ def test_a_query_shows_rows_and_the_position_that_it_read(tabs: Tabs, server: Ca
     for source, position in POSITIONS.items():
         expect(page.locator("#query-state")).to_contain_text(f"{source} {position}")
     assert page.locator("#query-results tbody tr").all_inner_texts()[:2] == ["1\t<script>alert(1)</script>", "2\tnull"]
+    expect(page.locator("#query-results td").nth(8)).to_have_text("12345678901234567890")  # more than a double holds
     expect(page.locator("#query-results th").nth(1)).to_contain_text("<b>note</b>")
     assert page.locator("#query-results script, #query-results b").count() == 0
     assert sql.requests == [{"sql": "SELECT * FROM shop.orders", "read_only": True, "limit": 1000, "format": "json"}]

@@ -1,4 +1,4 @@
-"""The status page of a real ``penstock run``: Spark starts, tables go live, Postgres is lost, a table fails, a query."""
+"""The status page of a real ``penstock run``: Spark starts, tables go live, Postgres is lost, a table fails."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from playwright.sync_api import Page, expect
 from tests.end_to_end.conftest import Penstock
 from tests.server.page.conftest import Tabs
 
-from penstock.demo.scenario import create_bank
-from penstock.demo.shop import create_shop
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.server.address import Address, running_server
 from penstock.testing.postgres import start_postgres
@@ -21,7 +19,13 @@ from penstock.testing.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.deep
 
-LIVE = re.compile(r"^All 6 tables live")
+LIVE = re.compile(r"^All 2 tables live")
+TABLES = """
+CREATE TABLE accounts (id int PRIMARY KEY, balance int);
+INSERT INTO accounts SELECT id, 100 FROM generate_series(1, 50) id;
+CREATE TABLE payments (id int PRIMARY KEY, amount int);
+INSERT INTO payments VALUES (1, 1);
+"""
 
 
 @pytest.fixture
@@ -30,8 +34,7 @@ def postgres() -> Iterator[EmbeddedPostgres]:
     with start_postgres() as server:
         url = server.create_database("demo")
         with psycopg.connect(url, autocommit=True) as connection:
-            create_shop(connection, customers=200)
-            create_bank(connection, accounts=50)
+            connection.execute(TABLES)
         yield server
 
 
@@ -47,7 +50,9 @@ def running(tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[Penstock]:
 
 def test_the_page_of_a_running_home(running: Penstock, postgres: EmbeddedPostgres, tabs: Tabs) -> None:
     tabs.allowed += ("status of 400", "status of 503")
-    page = tabs.open_live(until(lambda: address(running), "the server").url)
+    server = until(lambda: address(running), "the server")
+    assert server is not None
+    page = tabs.open_live(server.url)
     seen = headlines(page)
     assert any("Spark" in headline for headline in seen), seen
     query_answers_and_refuses_writes(page)
@@ -57,10 +62,10 @@ def test_the_page_of_a_running_home(running: Penstock, postgres: EmbeddedPostgre
     expect(page.locator(".problems")).to_contain_text("cannot reach Postgres")
     postgres.start()
     show(page, LIVE)
-    postgres.execute("ALTER TABLE shop.payments ADD COLUMN surprise double precision DEFAULT random()", "demo")
-    postgres.execute("UPDATE shop.payments SET amount = amount", "demo")
+    postgres.execute("ALTER TABLE payments ADD COLUMN surprise double precision DEFAULT random()", "demo")
+    postgres.execute("UPDATE payments SET amount = amount", "demo")
     show(page, re.compile(r"^1 table failed: demo\.payments$"))
-    expect(page.locator(".problems")).to_contain_text("RETRY TABLE shop.payments")
+    expect(page.locator(".problems")).to_contain_text("RETRY TABLE public.payments")
     assert running.interrupt() == 0
     expect(page.locator("#lost")).to_contain_text("The connection to Penstock is lost", timeout=PATIENCE * 1000)
 
@@ -104,6 +109,6 @@ def numbers_move(page: Page, postgres: EmbeddedPostgres) -> None:
     page.evaluate("window.mark = 1")
     line = page.locator("#drawing-wide .box.log .box-line").first
     shown = line.text_content()
-    postgres.execute("UPDATE bank.accounts SET balance = balance", "demo")
+    postgres.execute("UPDATE accounts SET balance = balance", "demo")
     until(lambda: line.text_content() != shown, "another position")
     assert page.evaluate("window.mark") == 1

@@ -69,6 +69,7 @@ function morph(node, wanted) {
     if (node.nodeValue !== wanted.nodeValue) node.nodeValue = wanted.nodeValue;
     return;
   }
+  if (node.isEqualNode(wanted)) return;
   for (const { name } of [...node.attributes]) if (!wanted.hasAttribute(name)) node.removeAttribute(name);
   for (const { name, value } of wanted.attributes) if (node.getAttribute(name) !== value) node.setAttribute(name, value);
   if (!node.hasAttribute("data-client")) morphChildren(node, wanted);
@@ -512,7 +513,7 @@ async function run() {
       body: JSON.stringify({ sql, read_only: true, limit, format: "json" }),
       signal: query.running.signal,
     });
-    for await (const line of lines(response.body)) answer.take(JSON.parse(line), response);
+    for await (const line of lines(response.body)) answer.take(JSON.parse(line, exactly), response);
     answer.end(response);
   } catch (error) {
     if (error.name === "AbortError") answer.say("Cancelled.");
@@ -536,6 +537,13 @@ async function* lines(body) {
   }
   if (rest.trim()) yield rest;
 }
+
+// Numbers that JavaScript would round, such as large bigints, are kept as the text that was sent.
+function exactly(key, value, context) {
+  return typeof value === "number" && context?.source !== undefined && String(value) !== context.source ? context.source : value;
+}
+
+const NUMBER_TYPE = /^(tinyint|smallint|int|bigint|float|double|decimal)\b/;
 
 // The lines of an answer, shown as they arrive.
 class Answer {
@@ -569,7 +577,8 @@ class Answer {
 
   head(columns) {
     this.rows = 0;
-    const cells = columns.map(({ name, type }) => make("th", { scope: "col" }, make("bdi", {}, name), type ? make("small", {}, type) : ""));
+    this.classes = columns.map(({ type }) => (NUMBER_TYPE.test(type ?? "") ? "amount" : ""));
+    const cells = columns.map(({ name, type }, place) => make("th", { scope: "col", class: this.classes[place] }, make("bdi", {}, name), type ? make("small", {}, type) : ""));
     this.body = make("tbody");
     byId("query-results").replaceChildren(make("table", {}, make("thead", {}, make("tr", {}, ...cells)), this.body));
     byId("query-results").hidden = false;
@@ -577,7 +586,7 @@ class Answer {
 
   add(rows) {
     this.rows += rows.length;
-    this.body?.append(...rows.map((row) => make("tr", {}, ...row.map((value) => cell(value)))));
+    this.body?.append(...rows.map((row) => make("tr", {}, ...row.map((value, place) => cell(value, this.classes[place])))));
   }
 
   statement(answer) {
@@ -611,10 +620,9 @@ class Answer {
   }
 }
 
-function cell(value) {
-  if (value === null) return make("td", { class: "null" }, "null");
-  if (typeof value === "number") return make("td", { class: "amount" }, String(value));
-  return make("td", {}, typeof value === "object" ? JSON.stringify(value) : String(value));
+function cell(value, kind) {
+  if (value === null) return make("td", { class: `${kind} null` }, "null");
+  return make("td", { class: kind }, typeof value === "object" ? JSON.stringify(value) : String(value));
 }
 
 // -- start -------------------------------------------------------------------------------------------------------------
