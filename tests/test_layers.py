@@ -32,6 +32,7 @@ BASE = {
     "fields",
     "kafka_offsets",
     "unexpected_errors",
+    "event_log",
     "cache",
     "kernel_cache",
 }

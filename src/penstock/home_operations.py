@@ -355,20 +355,26 @@ class HomeOperations:
 
     @contextmanager
     def supervise(
-        self, spark: RestartableSpark | None = None, progress: Progress | None = None
+        self,
+        progress: Progress,
+        config: Mapping[str, str] | None = None,
+        *,
+        spark: RestartableSpark | None = None,
     ) -> Iterator[Supervisor]:
         """Run the home while the ``with`` block lasts, and restart Spark when its JVM is lost.
 
-        `spark` is how Spark is started; the default is Spark on this machine. The block begins before Spark has
-        started. `Supervisor.check` raises the errors that end a run.
+        `config` contains settings of Spark, which runs on this machine; its output is logged. With `spark`, it is
+        started in another way. The block begins before Spark has started. `Supervisor.check` raises the errors that end
+        a run.
         """
         from penstock.engine.supervisor import Supervisor
         from penstock.spark.local_spark import LocalSpark
+        from penstock.spark.spark_output import log_spark_line
 
-        report = progress or (lambda _: None)
         with hold_home(self.path):
             self._recover()
-            running = Supervisor(self.path, self._catalog, spark or LocalSpark(progress=report), report)
+            started = spark or LocalSpark(config, progress, log_spark_line)
+            running = Supervisor(self.path, self._catalog, started, progress)
             try:
                 yield running
             finally:

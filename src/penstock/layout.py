@@ -8,6 +8,7 @@
       lake/SOURCE/TABLE  its base tables (Delta)
       state/SOURCE/      files that its instance keeps in addition to the log
       secrets/SOURCE/    secrets that were given as plaintext, readable by the owner only (secrets/sink-SINK/ of sinks)
+      logs/              the log of the running process, readable by the owner only
       run/               locks, the state of the running process, and the output of capture processes
 """
 
@@ -20,6 +21,7 @@ __all__ = [
     "capture_log_path",
     "catalog_path",
     "defects_path",
+    "event_log_path",
     "lake_path",
     "log_path",
     "process_path",
@@ -84,6 +86,11 @@ def process_path(home: Path) -> Path:
 def capture_log_path(home: Path, source: str) -> Path:
     """Return the file that receives the output of a source's capture process."""
     return run_path(home) / f"capture-{source}.log"
+
+
+def event_log_path(home: Path) -> Path:
+    """Return the log of the running home: JSON lines; older files have a number appended."""
+    return home / "logs" / "penstock.log"
 
 
 def defects_path(home: Path, source: str) -> Path:

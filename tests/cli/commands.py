@@ -142,4 +142,7 @@ def _forbid_spark() -> None:
     def exit_process(*_: object) -> SparkSession:
         os._exit(STARTED_SPARK)
 
+    import penstock.engine.supervisor
+
+    setattr(penstock.engine.supervisor, "Supervisor", exit_process)  # noqa: B010 - of `penstock run`, before capture
     setattr(SparkSession.Builder, "getOrCreate", exit_process)  # noqa: B010 - mypy takes no assignment to a method

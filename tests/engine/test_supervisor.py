@@ -40,7 +40,7 @@ class Supervised:
 
     @contextmanager
     def run(self) -> Iterator[Supervisor]:
-        with self.home.supervise(self.spark, self.reported.append) as running:
+        with self.home.supervise(self.reported.append, spark=self.spark) as running:
             yield running
 
     def count(self) -> int:

@@ -26,6 +26,7 @@ SUMMARIES = {
     "check": "Check whether a database can be captured, or whether a source can resume, without changing anything.",
     "sql": "Execute statements: Spark SQL over live tables, named source.table, and Penstock's statements for sources.",
     "status": "Show sources, tables and sinks with their states, positions, lag and errors.",
+    "logs": "Print the log of a home: what `penstock run` did, oldest first, with times in UTC.",
     "ui": "Print the URL of the status page of a running home, and open it in a browser if there is one.",
     "tail": "Print complete transactions as they commit, until Ctrl-C. A table that fails is skipped, with a note on"
     " stderr.",
@@ -61,11 +62,17 @@ class _Commands(MutableMapping[str, Any]):
 
 
 class _LazyGroup(TyperGroup):
-    """A group whose commands are imported when they are needed."""
+    """A group whose commands are imported when they are needed; global options may precede the command."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _Commands()
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Move global options after the command."""
+        from penstock.cli.global_options import with_global_options
+
+        return super().parse_args(ctx, with_global_options(args))
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the order of `SUMMARIES`."""
@@ -101,6 +108,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -123,8 +131,11 @@ def _common(
 
 def main() -> None:
     """Run a command; print a traceback only with ``--debug``."""
+    from penstock.cli.global_options import wants_json
+
+    as_json = wants_json(sys.argv)
     try:
-        app()
+        sys.exit(app(standalone_mode=False) if as_json else app())
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
@@ -133,17 +144,19 @@ def main() -> None:
 
             traceback.print_exception(error)
         known = _as_penstock_error(error)
-        _print_error(known)
+        _print_json(known) if as_json else _print_error(known)
         sys.exit(known.exit_code)
 
 
 def _as_penstock_error(error: Exception) -> PenstockError:
     """Return any exception as a Penstock error."""
     from penstock.engine.error_policy import as_penstock_error
-    from penstock.errors import DefiniteError, PenstockError
+    from penstock.errors import DefiniteError, PenstockError, UsageError
 
     if isinstance(error, PenstockError):
         return error
+    if hasattr(error, "format_message"):  # of the command line parser
+        return UsageError(error.format_message(), "Run the command with --help.")
     ours = as_penstock_error(error)
     if ours is not None:
         return ours
@@ -157,6 +170,13 @@ def _as_penstock_error(error: Exception) -> PenstockError:
         f"unexpected {type(error).__name__}: {text}",
         "This is a defect in Penstock. Report it with the output of --debug.",
     )
+
+
+def _print_json(error: PenstockError) -> None:
+    import json
+
+    found = {"message": error.message, "hint": error.hint, "code": error.exit_code}
+    typer.echo(json.dumps({"error": found}, ensure_ascii=False), err=True)
 
 
 def _print_error(error: PenstockError) -> None:

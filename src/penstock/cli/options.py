@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.global_options import LogFormatChoice, LogLevelChoice
+
 __all__ = [
     "DebugOption",
     "ExcludeOption",
@@ -15,6 +17,8 @@ __all__ = [
     "HistoryOption",
     "HomeOption",
     "JsonOption",
+    "LogFormatOption",
+    "LogLevelOption",
     "LogOption",
     "PartitionsChoice",
     "PartitionsOption",
@@ -33,6 +37,13 @@ __all__ = [
 
 HomeOption = Annotated[Path, typer.Option("--home", envvar="PENSTOCK_HOME", help="The folder with all local data.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+LogLevelOption = Annotated[
+    LogLevelChoice, typer.Option("--log-level", envvar="PENSTOCK_LOG_LEVEL", help="The least important events to log.")
+]
+LogFormatOption = Annotated[
+    LogFormatChoice,
+    typer.Option("--log-format", envvar="PENSTOCK_LOG_FORMAT", help="The format of events on stderr."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 

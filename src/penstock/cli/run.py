@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from penstock.cli.global_options import LogFormatChoice, LogLevelChoice
 from penstock.cli.interrupt import Interrupt
 from penstock.cli.options import (
     DebugOption,
@@ -17,6 +21,8 @@ from penstock.cli.options import (
     FailoverOption,
     HistoryOption,
     HomeOption,
+    LogFormatOption,
+    LogLevelOption,
     LogOption,
     PartitionsChoice,
     PartitionsOption,
@@ -38,9 +44,11 @@ from penstock.cli.sql import read_script
 from penstock.cli.status import render
 from penstock.engine.check import is_database_url
 from penstock.errors import DefiniteError, PenstockError, UsageError
+from penstock.event_log import RUN_FAILED, Event, log_event, open_event_log
 from penstock.home import Home, open_home
 from penstock.server.address import check_listen, running_server
-from penstock.server.token import read_token
+from penstock.server.token import Token, read_token
+from penstock.unexpected_errors import origin
 
 if TYPE_CHECKING:
     from penstock.engine.supervisor import Supervisor
@@ -83,6 +91,8 @@ def run(
     token_file: Annotated[
         Path | None, typer.Option("--token-file", help="A file with the token that HTTP clients must send.")
     ] = None,
+    log_level: LogLevelOption = LogLevelChoice.INFO,
+    log_format: LogFormatOption = LogFormatChoice.TEXT,
     debug: DebugOption = False,
 ) -> None:
     """Capture the tables of a database, and run all sources of the home, until Ctrl-C.
@@ -101,8 +111,6 @@ def run(
 
     Example: penstock run sources.sql
     """
-    from penstock.server.serving import serve
-
     console = Console(stderr=True)
     opened = open_home(home)
     token = read_token(token_file) if token_file else None
@@ -115,24 +123,50 @@ def run(
         retain_history=retain_history,
         snapshot=snapshot,
     )
-    if target and _is_file(target[0]):
-        _make_missing(console, opened, target, name, options)
-    elif target:
-        _capture(console, opened, target, name, options)
-    elif options:
-        message = "source options require a database URL"
-        raise UsageError(message, "For example: penstock run postgresql://user@host/database")
-    _require_sources(console, opened, left)
+    with _event_log(console, opened, log_level, log_format):
+        if target and _is_file(target[0]):
+            _make_missing(opened, target, name, options)
+        elif target:
+            _capture(opened, target, name, options)
+        elif options:
+            message = "source options require a database URL"
+            raise UsageError(message, "For example: penstock run postgresql://user@host/database")
+        _require_sources(opened, left)
+        _run(console, opened, listen, token)
+
+
+def _run(console: Console, opened: Home, listen: str | None, token: Token | None) -> None:
+    """Run all sources, and serve the status page, until Ctrl-C."""
+    from penstock.server.serving import serve
+
     with (
         Interrupt() as interrupt,
-        opened.supervise(progress=_printer(console)) as running,
+        opened.supervise(log_event) as running,
         serve(opened, running.spark, listen, token) as serving,
     ):
-        console.print(f"status page: {serving.address.url}", highlight=False)
+        url = serving.address.url
+        log_event(Event(f"status page: {url}", "server_started", url=url))
         show_copy(console, opened, running, interrupt)
         _show_status(console, opened, running, serving, interrupt)
         with waiting("stopping"):
+            log_event(Event("stopping", "stopping"))
             running.stop()  # the status page shows it
+
+
+@contextmanager
+def _event_log(console: Console, home: Home, level: LogLevelChoice, form: LogFormatChoice) -> Iterator[None]:
+    """Log to the file of the home and to stderr; the error that ends the run is logged, too."""
+    if level is LogLevelChoice.DEBUG:
+        os.environ.setdefault("PENSTOCK_SPARK_LOG", "warn")
+    with open_event_log(home.path, level.value, form.value, _printer(console)):
+        try:
+            log_event(Event(f"penstock {version('penstock')} started, pid {os.getpid()}", "started"))
+            yield
+            log_event(Event("stopped", "stopped"))
+        except Exception as error:
+            message = error.message if isinstance(error, PenstockError) else f"unexpected {origin(error)}"
+            log_event(Event(f"stopped: {message}", RUN_FAILED, "error"))
+            raise
 
 
 def _require_idle(home: Home) -> None:
@@ -144,7 +178,7 @@ def _require_idle(home: Home) -> None:
         raise DefiniteError(message, hint)
 
 
-def _require_sources(console: Console, home: Home, left: list[PenstockError]) -> None:
+def _require_sources(home: Home, left: list[PenstockError]) -> None:
     """Raise an error if no source can run; print the errors of the sources that cannot."""
     if not home.runnable():
         if left:
@@ -152,14 +186,14 @@ def _require_sources(console: Console, home: Home, left: list[PenstockError]) ->
         message = "this home has no sources"
         raise UsageError(message, "Create one: penstock run postgresql://user@host/database")
     for error in left:
-        console.print(str(error), style="yellow", highlight=False, markup=False)
+        log_event(Event(error.message, "recovery_failed", "warning"))
 
 
 def _is_file(target: str) -> bool:
     return "://" not in target and (target.endswith(".sql") or Path(target).is_file())
 
 
-def _make_missing(console: Console, home: Home, target: list[str], name: str | None, options: dict[str, Any]) -> None:
+def _make_missing(home: Home, target: list[str], name: str | None, options: dict[str, Any]) -> None:
     """Create the sources and sinks that an SQL file describes and the home does not have."""
     if options or name:
         message = "source options cannot be combined with an SQL file"
@@ -171,12 +205,13 @@ def _make_missing(console: Console, home: Home, target: list[str], name: str | N
         made = home.create_missing(read_script(Path(target[0])))
     for kind, each in made:
         if kind == "source":
-            console.print(f"created source {each}: `penstock drop {each}` removes it and its upstream objects")
+            _log_created(each)
         else:
-            console.print(f"created sink {each}: `DROP SINK {each};` removes it, and keeps its topics")
+            message = f"created sink {each}: `DROP SINK {each};` removes it, and keeps its topics"
+            log_event(Event(message, "sink_created", sink=each))
 
 
-def _capture(console: Console, home: Home, target: list[str], name: str | None, options: dict[str, Any]) -> None:
+def _capture(home: Home, target: list[str], name: str | None, options: dict[str, Any]) -> None:
     """Create the source, unless the home already captures this database or these shards."""
     for url in target:
         if not is_database_url(url):
@@ -189,11 +224,16 @@ def _capture(console: Console, home: Home, target: list[str], name: str | None, 
     if existing is None:
         with waiting("creating the source"):
             made = home.create(target, name, **options)
-        console.print(f"created source {made}: `penstock drop {made}` removes it and its upstream objects")
+        _log_created(made)
+
+
+def _log_created(source: str) -> None:
+    message = f"created source {source}: `penstock drop {source}` removes it and its upstream objects"
+    log_event(Event(message, "source_created", source=source))
 
 
 def _printer(console: Console) -> Callable[[str], None]:
-    return lambda text: console.print(text, highlight=False, markup=False)
+    return lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _show_status(console: Console, home: Home, running: Supervisor, serving: Serving, interrupt: Interrupt) -> None:

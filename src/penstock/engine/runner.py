@@ -36,11 +36,13 @@ from penstock.engine.requests import pending_requests
 from penstock.engine.retention import release_history
 from penstock.engine.sink_runner import SinkRunners
 from penstock.engine.source_runner import SourceRunner
+from penstock.engine.state_events import StateEvents
 from penstock.engine.status import home_status
 from penstock.engine.table import Progress
 from penstock.engine.table_names import named_source, runnable_sources
 from penstock.engine.work_rounds import side_by_side
 from penstock.errors import PenstockError, TransientError
+from penstock.event_log import Event
 from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error
 from penstock.spark.session import is_alive
 from penstock.tables.interface import TableStore
@@ -78,6 +80,7 @@ class HomeRunner:
         self._reconciling = threading.Lock()
         self._watch: threading.Thread | None = None
         self._alarms = AlarmWatch(home, partial(home_status, home, catalog), progress)
+        self._states = StateEvents(catalog, progress)
         try:
             for record in runnable_sources(catalog):
                 self._start(record.name, _ORPHAN_SECONDS)
@@ -111,6 +114,7 @@ class HomeRunner:
                 self._try(f"{name}: its tables cannot be changed yet", partial(source.alter, requests), name)
             self._try(f"{name}: history cannot be released", partial(release_history, self._catalog, name), name)
         self._try("sinks cannot be started or stopped yet", partial(self._sinks.reconcile, self._sources.keys()))
+        self._states.look()
 
     def _stop_dropped(self, wanted: set[str]) -> None:
         """Stop sources that are being dropped, or were, in a thread each: a running snapshot may take a while."""
@@ -121,14 +125,16 @@ class HomeRunner:
             leave = partial(self._abandon, name, source)
             self._ending[name] = threading.Thread(target=leave, name=f"penstock-leave-{name}", daemon=True)
             self._ending[name].start()
-            self._progress(f"{name}: stopped: the source is being dropped")
+            message = f"{name}: stopped: the source is being dropped"
+            self._progress(Event(message, "source_dropped", source=name))
 
     def _abandon(self, name: str, source: SourceRunner) -> None:
         """Stop a source and release its lock, whatever happens."""
         try:
             source.abandon()
         except Exception as error:
-            self._progress(f"{name}: {explained('stopping it', error).message}")
+            failure = explained("stopping it", error)
+            self._progress(Event(f"{name}: {failure.message}", "source_error", "error", source=name))
 
     def _start(self, name: str, seconds: float = 0.0) -> None:
         """Start a source, unless another process holds its lock."""
@@ -187,7 +193,7 @@ class HomeRunner:
 
     def _report(self, what: str, why: str) -> None:
         if self._reported.get(what) != why:
-            self._progress(f"{what}: {why}")
+            self._progress(Event(f"{what}: {why}", "reconcile_failed", "warning"))
         self._reported[what] = why
 
     def capture_pids(self) -> dict[str, int]:

@@ -40,6 +40,7 @@ from penstock.engine.sinks import AnySink, complete_drop, sink_of, sink_reader, 
 from penstock.engine.table import Progress
 from penstock.engine.table_names import named_source, named_table
 from penstock.errors import HistoryExpiredError, PenstockError, TransientError
+from penstock.event_log import Event
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sinks.delivery import Delivery
@@ -197,7 +198,8 @@ class SinkRunner:
     def _fail(self, error: PenstockError) -> None:
         count_error(error, self._source, self._record.name)
         self._catalog.sinks.set_state(self._record.name, SinkState.FAILED, error=error.message, hint=error.hint)
-        self._progress(f"sink {self._record.name}: {error.message}")
+        name = self._record.name
+        self._progress(Event(f"sink {name}: {error.message}", "sink_failed", "error", sink=name))
 
 
 class SinkRunners:
@@ -240,7 +242,7 @@ class SinkRunners:
             enforce_retain_limit(self._catalog, record)
         elif not any(name == record.name for name, _ in self._running):
             complete_drop(self._home, self._catalog, record)
-            self._progress(f"sink {record.name}: dropped")
+            self._progress(Event(f"sink {record.name}: dropped", "sink_dropped", sink=record.name))
 
     def suspend(self) -> None:
         """Stop the sinks that need Spark, which is lost, until `resume`."""

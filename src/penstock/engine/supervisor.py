@@ -36,6 +36,7 @@ from penstock.engine.run_state import RunState, write_run_state
 from penstock.engine.runner import HomeRunner
 from penstock.engine.table import Progress
 from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
+from penstock.event_log import Event
 from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error
 from penstock.tables.interface import TableStore
 from penstock.tables.spark_tables import table_store
@@ -151,7 +152,7 @@ class Supervisor:
 
     def _start(self) -> PenstockError | None:
         """Start Spark, and the work that needs it; return the error if that failed and is retried."""
-        self._progress("starting Spark")
+        self._progress(Event("starting Spark", "spark_starting"))
         try:
             store = table_store(self._spark.start())
             if self._stopping.is_set():
@@ -163,7 +164,8 @@ class Supervisor:
                 raise failure from error
             return failure
         self._store, self._has_run = store, True
-        self._progress(f"Spark is running{'; tables resume at their positions' if self.restarts else ''}")
+        again = "; tables resume at their positions" if self.restarts else ""
+        self._progress(Event(f"Spark is running{again}", "spark_running", restarts=self.restarts))
         self._enter("running", error=None)
         return None
 
@@ -187,7 +189,10 @@ class Supervisor:
         self._noted = replace(self._noted, restarts=restarts, lost=lost)
         self._enter("restarting Spark", error=failure.message if failure else None)
         what = f"Spark could not be started: {failure.message}" if failure else "Spark's JVM has ended"
-        self._progress(f"{what}; capture continues, and Spark is restarted in {pause:.0f} s")
+        message = f"{what}; capture continues, and Spark is restarted in {pause:.0f} s"
+        self._progress(Event(message, "spark_lost", "warning", restarts=restarts))
+        if (alarm := self._noted.alarm()) is not None:
+            self._progress(Event(alarm, "alarm", "error"))
         self._runner.suspend()
         self._spark.discard()
         self._stopping.wait(pause)

@@ -27,6 +27,7 @@ from penstock.engine.error_policy import (
 from penstock.engine.instruments import count_error
 from penstock.engine.table import Progress, RunningTable
 from penstock.errors import DefiniteError, PenstockError, TransientError
+from penstock.event_log import Event
 from penstock.layout import defects_path
 from penstock.sources.database import Database
 from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error
@@ -64,7 +65,8 @@ class TableErrors:
             if action is ErrorAction.END_TABLE and isinstance(error, PenstockError):
                 count_error(error, self._source)
                 table.fail(error)
-                self._progress(f"{self._source}: {error.message}")
+                fields = {"source": self._source, "table": table.record.upstream}
+                self._progress(Event(f"{self._source}: {error.message}", "table_failed", "error", **fields))
                 return
             if is_spark_lost(error):
                 raise spark_lost_error() from error
@@ -87,10 +89,8 @@ class TableErrors:
         """Count and report a failure, and write the stack of an unexpected one to the defects file."""
         count_error(error, self._source)
         tries.failed(longest=LONGEST_TRANSIENT_PAUSE if action is ErrorAction.RETRY else LONGEST_PAUSE)
-        if isinstance(error, PenstockError):
-            self._progress(f"{self._source}: {error.message}; retrying")
-        else:
-            self._progress(f"{self._source}: {explained(doing, error).message}; retrying ({brief(error)})")
+        message = error.message if isinstance(error, PenstockError) else explained(doing, error).message
+        self._progress(Event(f"{self._source}: {message}; retrying", "retrying", "warning", source=self._source))
         if not isinstance(error, DefiniteError) and action is ErrorAction.LIMITED:
             self._write_defect(doing, error)
 

@@ -43,6 +43,7 @@ from penstock.engine.table import Progress, RunningTable
 from penstock.engine.table_errors import TableErrors
 from penstock.engine.work_rounds import WorkRounds
 from penstock.errors import DefiniteError, HistoryExpiredError, PenstockError, UsageError
+from penstock.event_log import Event
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error
@@ -276,7 +277,7 @@ class TableLoops:
         return Repairer(self._home, self._catalog, spark, self._source, database, self._report, self._stop)
 
     def _report(self, text: str) -> None:
-        self._progress(f"{self._source}: {text}")
+        self._progress(Event(f"{self._source}: {text}", "progress", source=self._source))
 
     # -- compaction -------------------------------------------------------------------------------------------------
 
@@ -373,7 +374,8 @@ class TableLoops:
             return
         schema = logged.schema_within(at.position, upto) or at.schema
         if len(schema.columns) > len(at.schema.columns):
-            self._progress(f"{self._source}: {table.record.upstream} has new columns")
+            message = f"{self._source}: {table.record.upstream} has new columns"
+            self._progress(Event(message, "columns_added", source=self._source, table=table.record.upstream))
             table.base.evolve(schema)
         change = self._store.net_change(self._log, schema, at.position, upto)
         if change is not None:
@@ -383,7 +385,8 @@ class TableLoops:
 
     def _fail(self, table: RunningTable, error: PenstockError) -> None:
         table.fail(error)
-        self._progress(f"{self._source}: {error.message}")
+        fields = {"source": self._source, "table": table.record.upstream}
+        self._progress(Event(f"{self._source}: {error.message}", "table_failed", "error", **fields))
 
 
 def _release(table: RunningTable) -> bool:

@@ -19,20 +19,41 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 from penstock import errors
 from penstock.errors import PenstockError
+from penstock.unexpected_errors import exception_in_output
 
 __all__ = ["brief", "pack_errors", "silence_broken_pipes", "unpack_errors"]
 
 _MARK = re.compile(r"penstock-error:(\{.*?\}):end", re.DOTALL)
 
 
+_SAFE_PREFIXES = ("java.io.", "java.nio.", "java.net.", "org.apache.hadoop.", "java.lang.OutOfMemoryError")
+"""Java exceptions whose text is about files, hosts and memory, never about row values."""
+
+
 def brief(error: BaseException) -> str:
-    """Return the first line of Spark's message, which may have hundreds; for a Java error, that of its root cause."""
-    text = (_cause(error) if isinstance(error, Py4JJavaError) else str(error)).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__
+    """Describe an error of Spark in one line without row values, which the texts of many errors quote.
+
+    Errors of analysis are about names and types: their first line is returned. For a Java error it is the type of its
+    root cause, with its text if that is about files or hosts; for an error of a Python worker, its type and place.
+    """
+    if isinstance(error, AnalysisException):
+        return _first_line(str(error)) or type(error).__name__
+    if isinstance(error, PythonException):
+        return exception_in_output(str(error)) or type(error).__name__
+    if isinstance(error, Py4JJavaError):
+        text = _first_line(_cause(error))
+        name = text.partition(":")[0]
+        return text if name.startswith(_SAFE_PREFIXES) else (name.split() or [type(error).__name__])[0]
+    condition = error.getCondition() if isinstance(error, PySparkException) else None
+    return f"{type(error).__name__} [{condition}]" if condition else type(error).__name__
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "")[:200]
 
 
 def _cause(error: Py4JJavaError) -> str:

@@ -67,6 +67,7 @@ __all__ = [
     "connection_failure",
     "database_name",
     "disable_timeouts",
+    "error_text",
     "find_pooler",
     "login_sqlstate",
     "parse_url",
@@ -214,10 +215,20 @@ def connection_error(error: psycopg.Error, conninfo: str) -> PenstockError:
     return _refused(error, conninfo, error.sqlstate, replication=True)
 
 
+def error_text(error: psycopg.Error) -> str:
+    """Return the message of an error in one line, without row values.
+
+    DETAIL lines quote rows, and so do the messages of data errors and violated constraints (classes 22 and 23).
+    """
+    if (error.sqlstate or "").startswith(("22", "23")):
+        return f"{type(error).__name__} (SQLSTATE {error.sqlstate})"
+    return " ".join((error.diag.message_primary or str(error)).split())
+
+
 def _refused(error: psycopg.Error, conninfo: str, sqlstate: str | None, *, replication: bool) -> PenstockError:
     return connection_failure(
         place(conninfo),
-        " ".join(str(error).split()),
+        error_text(error),
         sqlstate,
         str(conninfo_to_dict(conninfo).get("user") or ""),
         replication=replication,
@@ -381,7 +392,7 @@ def translate_prepare_errors(source: str, conninfo: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        text = " ".join(str(error).split())
+        text = error_text(error)
         if error.sqlstate is None or error.sqlstate.startswith(("08", "57")):
             raise connection_error(error, conninfo) from error
         message = f"cannot prepare source {source} in Postgres: {text}"

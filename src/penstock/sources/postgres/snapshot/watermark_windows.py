@@ -33,7 +33,7 @@ from penstock.positions import Lsn
 from penstock.sources.database import Key, Window, Windows
 from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.connection import connect
+from penstock.sources.postgres.connection import connect, error_text
 from penstock.sources.postgres.replication.old_transactions import next_transaction, wait_for_transactions_before
 from penstock.sources.postgres.replication.wal import wal_insert_position
 from penstock.sources.postgres.replication.watermark import Mark, Watermark, write_watermark
@@ -118,8 +118,7 @@ class WindowReader(Windows):
             with self._snapshot():
                 return [tuple(row) for row in self._connection.execute(query.as_bytes(self._connection)).fetchall()]
         except (psycopg.ProgrammingError, psycopg.DataError, psycopg.errors.ReadOnlySqlTransaction) as error:
-            reason = " ".join(str(error).split())
-            message = f"Postgres rejects this condition: {reason}"
+            message = f"Postgres rejects this condition: {error_text(error)}"
             raise UsageError(message, "Write a condition as after WHERE, over the columns of the table.") from error
 
     # -- internals --------------------------------------------------------------------------------------------------
