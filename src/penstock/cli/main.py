@@ -150,11 +150,12 @@ def main() -> None:
 
 def _as_penstock_error(error: Exception) -> PenstockError:
     """Return any exception as a Penstock error."""
-    from penstock.engine.error_policy import as_penstock_error
     from penstock.errors import DefiniteError, PenstockError, UsageError
 
-    if isinstance(error, PenstockError):
+    if isinstance(error, PenstockError) and "pyspark" not in sys.modules:  # else the cause may be that Spark has ended
         return error
+    from penstock.engine.error_policy import as_penstock_error
+
     if hasattr(error, "format_message"):  # of the command line parser
         return UsageError(error.format_message(), "Run the command with --help.")
     ours = as_penstock_error(error)

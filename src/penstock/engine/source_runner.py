@@ -170,6 +170,8 @@ _WORKING_SECONDS = 60.0
 """A process that ran for this long counts as working."""
 _STOP_SECONDS = 20
 _LAST_BYTES = 20_000
+_MOST_BYTES = 1 << 20
+"""The size of a capture log at which the next process begins it again."""
 
 
 class CaptureSupervisor:
@@ -216,7 +218,7 @@ class CaptureSupervisor:
         command = [sys.executable, "-m", "penstock.engine.capture_process", home, self._source, str(self._died)]
         run_path(self._home).mkdir(parents=True, exist_ok=True)
         path = capture_log_path(self._home, self._source)
-        with path.open("ab") as log:
+        with path.open("wb" if path.exists() and path.stat().st_size > _MOST_BYTES else "ab") as log:
             self._begins = log.tell()
             self._started, self._durable = time.monotonic(), self._reached()
             return subprocess.Popen(

@@ -35,11 +35,13 @@ _SAFE_PREFIXES = ("java.io.", "java.nio.", "java.net.", "org.apache.hadoop.", "j
 
 
 def brief(error: BaseException) -> str:
-    """Describe an error of Spark in one line without row values, which the texts of many errors quote.
+    """Describe an error of Spark or Penstock in one line without row values, which the texts of many errors quote.
 
     Errors of analysis are about names and types: their first line is returned. For a Java error it is the type of its
     root cause, with its text if that is about files or hosts; for an error of a Python worker, its type and place.
     """
+    if isinstance(error, PenstockError):
+        return error.message
     if isinstance(error, AnalysisException):
         return _first_line(str(error)) or type(error).__name__
     if isinstance(error, PythonException):
