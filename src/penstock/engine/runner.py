@@ -240,8 +240,9 @@ class HomeRunner:
         if self._failure is not None:
             raise self._failure
         failures = [source.failure() for source in self._sources.values()]
-        if failures and all(failure is not None for failure in failures):
-            raise next(failure for failure in failures if failure is not None)
+        permanent = [failure for failure in failures if failure and not isinstance(failure, TransientError)]
+        if failures and len(permanent) == len(failures):
+            raise permanent[0]
 
     def copied_tables(self) -> tuple[int, int]:
         """Return the number of tables whose initial snapshot is complete or failed, and the number of all tables."""
