@@ -23,7 +23,10 @@ def page() -> str:
         group.help,
         "```sh\n" + "\n".join(["penstock --help", "penstock --version"]) + "\n```",
         _options(group),
-        "Errors are printed to stderr, with a hint if there is something to do. See also the "
+        "`--home`, `--debug`, `--log-level` and `--log-format` are accepted before or after the command. The log "
+        "options concern [`penstock run`](../how-to/operate-a-running-home.md#logs).",
+        "Errors are printed to stderr, with a hint if there is something to do; with `--json` as a JSON object, "
+        '`{"error": {"message": …, "hint": …, "code": …}}`, whose code is the exit code. See also the '
         "[exit codes](errors.md#exit-codes).",
     ]
     parts += [_command(name, command) for name, command in group.commands.items()]

@@ -28,6 +28,7 @@ SETUP = "CREATE TABLE orders (id int PRIMARY KEY, note text)"
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
     monkeypatch.setattr(module, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(module, "_LONGEST_PAUSE", 0.05)
 
 
 class Supervised:
@@ -170,3 +171,17 @@ def test_function_sink_resumes_with_the_next_spark(supervised: Supervised) -> No
         assert supervised.home.status().sinks[0].state == "running"  # not started: it would fail
         supervised.spark.start_error = None
         until(lambda: supervised.home.status().sinks[0].state == "failed", "the sink to be started again")
+
+
+def test_session_of_the_user_is_not_restarted(supervised: Supervised) -> None:
+    """`check` raises a transient error; the sources themselves have not failed, so a supervisor would continue."""
+    with supervised.home.run(supervised.spark.start()) as running:
+        running.wait_live()
+        supervised.spark.kill()
+        supervised.insert(1, 10)
+        until(lambda: running.is_spark_lost, "the loss")
+        with pytest.raises(TransientError, match="JVM has ended"):
+            running.check()
+        running.check_sources()
+        assert supervised.home.status().sources[0].error is None
+        until(lambda: supervised.count() == 10, "capture, which continues")

@@ -16,6 +16,7 @@ from penstock.cli.main import _as_penstock_error
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.spark import jvm_loss
 from penstock.spark.jvm_loss import is_spark_lost
+from penstock.testing.waiting import PATIENCE
 
 
 @dataclass
@@ -102,7 +103,10 @@ def name(error: Exception) -> str:
 
 
 @pytest.mark.parametrize("error", BROKEN, ids=name)
-def test_connection_error_shortly_before_the_process_exits_is_a_loss(jvm: Callable[..., Any], error: Exception) -> None:
+def test_connection_error_shortly_before_the_process_exits_is_a_loss(
+    jvm: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(jvm_loss, "_EXIT_SECONDS", PATIENCE)
     jvm(Gateway(Process(lives=5)))
     assert is_spark_lost(error)
     known = _as_penstock_error(error)

@@ -39,6 +39,7 @@ from rich.filesize import decimal
 from penstock.engine.disk_space import DISK_FLOOR, disk_floor
 from penstock.engine.status import AlarmStatus, HomeStatus, SourceStatus
 from penstock.errors import PenstockError, UsageError
+from penstock.event_log import Event, Level
 from penstock.layout import run_path
 from penstock.unexpected_errors import unexpected
 from penstock.units import duration_text, parse_duration, parse_size, size_text
@@ -347,7 +348,10 @@ class AlarmWatch:
         write_memory(self._home, self._memory)
         active = {json.dumps([a.code, a.source, a.table, a.sink]): a for a in alarms}
         for key in active.keys() - self._active.keys():
-            self._report(f"alarm ({active[key].level}): {active[key].message}")
+            alarm = active[key]
+            level: Level = "error" if alarm.level == "critical" else "warning"
+            self._report(Event(f"alarm ({alarm.level}): {alarm.message}", "alarm", level, code=alarm.code))
         for key in self._active.keys() - active.keys():
-            self._report(f"alarm ended: {self._active[key].message}")
+            ended = self._active[key]
+            self._report(Event(f"alarm ended: {ended.message}", "alarm_ended", code=ended.code))
         self._active = active

@@ -39,14 +39,15 @@ class RunState:
     error: str | None = None
 
     def alarm(self, now: datetime | None = None) -> str | None:
-        """Return a message if Spark was lost repeatedly in the last minutes, or cannot be started; else None."""
+        """Return a message if Spark was lost, or could not be started, repeatedly in the last minutes; else None."""
         after = (now or datetime.now(UTC)) - ALARM_SPAN
         recent = sum(datetime.fromisoformat(lost) > after for lost in self.lost)
-        if recent >= ALARM_LOSSES:
-            minutes = ALARM_SPAN.total_seconds() / 60
-            why = f"; last error: {self.error}" if self.error else ""
-            return f"Spark's JVM ended {recent} times in the last {minutes:.0f} minutes; it is restarted{why}"
-        return f"Spark cannot be started: {self.error}" if self.error else None
+        if recent < ALARM_LOSSES:
+            return None
+        if self.error:
+            return f"Spark cannot be started: {self.error}"
+        minutes = ALARM_SPAN.total_seconds() / 60
+        return f"Spark's JVM ended {recent} times in the last {minutes:.0f} minutes; it is restarted each time"
 
     def losing(self, at: str) -> list[str]:
         """Return the times of the last losses, with another one."""

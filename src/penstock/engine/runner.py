@@ -81,6 +81,7 @@ class HomeRunner:
         self._watch: threading.Thread | None = None
         self._states = StateEvents(catalog, progress)
         self._alarms = AlarmWatch(home, partial(home_status, home, catalog), progress)
+        self._states = StateEvents(catalog, progress)
         try:
             for record in runnable_sources(catalog):
                 self._start(record.name, _ORPHAN_SECONDS)
@@ -240,8 +241,9 @@ class HomeRunner:
         if self._failure is not None:
             raise self._failure
         failures = [source.failure() for source in self._sources.values()]
-        if failures and all(failure is not None for failure in failures):
-            raise next(failure for failure in failures if failure is not None)
+        permanent = [failure for failure in failures if failure and not isinstance(failure, TransientError)]
+        if failures and len(permanent) == len(failures):
+            raise permanent[0]
 
     def copied_tables(self) -> tuple[int, int]:
         """Return the number of tables whose initial snapshot is complete or failed, and the number of all tables."""

@@ -59,7 +59,8 @@ def is_spark_error(error: BaseException) -> bool:
 def spark_lost_error() -> TransientError:
     """Return the error to report when Spark's JVM has ended."""
     message = "Spark's JVM has ended; changes are no longer applied"
-    return TransientError(message, "Restart Penstock. No data is lost; it resumes where it stopped.")
+    hint = "`penstock run` restarts it; with a session of your own, run the home with a new one. No data is lost."
+    return TransientError(message, hint)
 
 
 def _is_responding() -> bool:
