@@ -200,6 +200,8 @@ def test_changes_are_counted_once_each(log: ChangeLog, writer: ChangeLogWriter, 
     update = [Row(20, 1, Image.BEFORE, (1, "old")), Row(20, 1, Image.UPDATED, (1, "new"))]
     moved = [Row(20, 2, Image.BEFORE_KEY, (1, None)), Row(20, 2, Image.UPDATED, (2, "new"))]
     ended = [Row(20, 3, Image.DELETED_KEY, (2, None)), Row(20, 4, Image.TRUNCATE, None)]
+    whole = chunk(ORDERS, [inserted(20), *update, *moved])
+    assert [replace(whole, images=whole.images.slice(n)).changes for n in range(6)] == [3, 2, 2, 1, 1, 0]
     assert reader.changes().get(ORDERS.table, 0) == 0
     writer.publish([chunk(ORDERS, [inserted(20), *update, *moved, *ended])], Lsn(20), committed_at=20)
     assert reader.changes() == {ORDERS.table: 5, ITEMS.table: 0}

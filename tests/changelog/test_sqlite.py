@@ -220,11 +220,12 @@ def test_damaged_pages_are_detected(written: Path) -> None:
 @pytest.mark.parametrize("opened", [SqliteLogReader, SqliteLogWriter])
 def test_newer_format_is_rejected(path: Path, opened: type[SqliteLogReader] | type[SqliteLogWriter]) -> None:
     with closing(sqlite3.connect(path)) as db:
+        written = db.execute("PRAGMA user_version").fetchone()[0]
         db.execute("PRAGMA user_version = 99")
     with pytest.raises(DefiniteError, match="format 99"):
         opened(path)
     with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA user_version = 6")
+        db.execute(f"PRAGMA user_version = {written}")
     opened(path).close()  # the rejected writer has released the lock
 
 

@@ -23,6 +23,7 @@ from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.errors import DefiniteError
 from penstock.sources.kafka.creation import resolve_start
 from penstock.sources.kafka.tick_instance import TickConfig
+from penstock.sources.kafka.ticks import tick_table
 from penstock.sources.kafka.topic_start import Start, start_of
 from penstock.sources.kafka.with_options import KafkaWithOptions, StartPoint
 from penstock.testing.waiting import PATIENCE
@@ -120,6 +121,8 @@ def test_crash_around_a_tick(tmp_path: Path, topics: Topics, monkeypatch: pytest
     assert not due
     require_contiguous(capture, name)
     assert capture.durable() == 5
+    with closing(capture.log.reader()) as reader:
+        assert reader.changes() == {tick_table(name).name: 5 + 3}, "messages, each counted once"
 
 
 def test_one_tick_per_interval_and_none_while_idle(tmp_path: Path, topics: Topics) -> None:
