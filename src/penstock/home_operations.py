@@ -403,6 +403,12 @@ class HomeOperations:
 
         return self._views.live(table_store(spark), as_of, wait)
 
+    def undated(self, spark: SparkSession | TableStore) -> Live:
+        """Return a view for the names and columns of tables; it has no positions, and cannot be read."""
+        from penstock.tables.spark_tables import table_store
+
+        return self._views.undated(table_store(spark))
+
     def frontiers(self, source: str) -> Frontiers:
         """Return the frontiers of a source's change log: the range of positions that can be read."""
         with closing(self._log(source).reader()) as log:

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
@@ -28,7 +28,7 @@ from penstock.engine.status import home_status
 from penstock.errors import DefiniteError, PenstockError, TableError, TransientError, UsageError
 from penstock.layout import base_path, quarantine_path
 from penstock.live_names import register_names
-from penstock.model import TableName
+from penstock.model import SHARD, TableName
 from penstock.positions import Lsn
 from penstock.sources.interface import STATUS_SOURCE
 from penstock.sources.kinds import kinds
@@ -158,15 +158,16 @@ class Live:
         return self
 
     def columns(self, name: str) -> StructType | None:
-        """Return the columns of a table, without reading it where possible; None if it is not readable yet."""
-        record = self._tables.get(name)
-        if record is not None:
-            base = self._catalog.bases.newest(record.source, record.local, Lsn.LAST)
-            return None if base is None else spark_schema(base.schema.columns)
-        try:
+        """Return the columns of a table at its latest base, from the catalog; None if it has none yet."""
+        if name in self._sharded:
+            parts = [self.columns(part) or StructType() for part in self._sharded[name].parts.values()]
+            fields = {field.name: field for part in parts for field in part.fields}
+            return StructType([StructField(SHARD, StringType()), *fields.values()]) if fields else None
+        if name in self._quarantines:
             return self.table(name).schema
-        except PenstockError:
-            return None
+        record = self._tables[name]
+        base = self._catalog.bases.newest(record.source, record.local, Lsn.LAST)
+        return None if base is None else spark_schema(base.schema.columns)
 
     def refresh(self) -> Live:
         """Return a view as of now."""

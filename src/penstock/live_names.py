@@ -103,11 +103,10 @@ class LiveNames:
         function.add_to(spark)
         function.add_to_new_sessions(spark)
 
-    def declare(self) -> None:
+    def declare(self, tables: NamedTables) -> None:
         """Bring the views in Spark's catalog in line with the tables of the home; call it again when these change."""
-        live = self._open_view(None)
-        self._names.declare(self._spark, live)
-        self._names.retire(self._spark, live.tables())
+        self._names.declare(self._spark, tables)
+        self._names.retire(self._spark, tables.tables())
 
     def _view_of_new_query(self) -> _LiveOf:
         """Return the view for a query of the session that is active in Spark's thread."""

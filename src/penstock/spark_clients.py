@@ -3,7 +3,7 @@
 ::
 
     Spark was started, or restarted ─▶ define the names, then listen
-    every two seconds               ─▶ bring databases and views in line with the tables of the home
+    every few seconds               ─▶ bring databases and views in line with the tables of the home
 
 The names come before the server, so that no session exists without them. A client loses its session with Spark's JVM,
 and connects again; the address and the token stay the same.
@@ -12,6 +12,7 @@ and connects again; the address and the token stay the same.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["serve_spark_clients"]
 
 _POLL_SECONDS = 2.0
+_REST = 10
+"""Pause this many times as long as the names took, so that a home with many tables does not spend its time on them."""
 _AS_OF_SECONDS = 10.0
 """How long a query waits for a source to reach the time of `penstock.as_of`."""
 
@@ -82,9 +85,10 @@ class _SparkClients:
         """Serve the current Spark until closed."""
         pause = 0.0
         while not self.closing.wait(pause):
-            pause = _POLL_SECONDS
-            with suppress(TransientError):  # Spark is being restarted, or a source is being created
+            begun = time.monotonic()
+            with suppress(TransientError):  # Spark is being restarted
                 self._try()
+            pause = max(_POLL_SECONDS, _REST * (time.monotonic() - begun))
         if self._serving is not None:
             with suppress(Py4JError, OSError):  # the JVM may have ended
                 stop_connect(self._serving)
@@ -111,4 +115,4 @@ class _SparkClients:
             start_connect(spark, self._address, self._token)
             self._serving = spark
             self._report(f"Spark Connect: {self._address.url}, token in {self._token_path}")
-        self._names.declare()
+        self._names.declare(self._home.undated(spark))

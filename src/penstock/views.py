@@ -65,6 +65,12 @@ class Views:
             return self.live(store, as_of, wait, attempts - 1)
         return view
 
+    def undated(self, store: TableStore) -> Live:
+        """Return a view without positions: it has the names and columns of tables, and cannot be read."""
+        from penstock.live import Live
+
+        return Live(self._home, self._catalog, store, {}, None, partial(self.live, store))
+
     def forget(self, source: str) -> None:
         """Release the leases on a source that was dropped."""
         self._keeper.forget(source)

@@ -111,7 +111,7 @@ def test_clients_see_whole_transactions(penstock_run: Penstock, shop_and_bank: D
     query = bank_look("demo.accounts", "demo.transfers")
     load = Load(shop_and_bank.url, rate=40).start()
     try:
-        done = client(packages, CLIENT, port, token, total, query, 5, first)
+        done = client(packages, CLIENT, port, token, total, query, 3, first)
     finally:
         load.stop()
     assert done.returncode == 0, done.stderr[-3000:]

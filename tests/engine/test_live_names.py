@@ -99,7 +99,7 @@ def test_every_query_of_a_running_home_reads_one_view(session: SparkSession) -> 
     """Each view that is opened has another number: a query that opened two would return different numbers."""
     views = NumberedViews(session)
     names = LiveNames(session, views.open)
-    names.declare()
+    names.declare(views.last)
     client = session.newSession()
     for query in (BOTH, BOTH, f"WITH c AS ({BOTH}) SELECT c.*, d.view FROM c JOIN names.b d", BOTH):
         assert set(read(client, query)) == {views.last.number}
@@ -113,12 +113,12 @@ def test_every_query_of_a_running_home_reads_one_view(session: SparkSession) -> 
 def test_views_in_the_catalog_follow_the_tables(session: SparkSession) -> None:
     views = NumberedViews(session)
     names = LiveNames(session, views.open)
-    names.declare()
+    names.declare(views.last)
     client = session.newSession()
     client.sql("DROP VIEW names.a")
     views.last.known = ["names.a", "names.new"]
     views.last.declared = StructType().add("view", "long").add("more", "long")
-    names.declare()
+    names.declare(views.last)
     assert [table.name for table in client.catalog.listTables("names")] == ["a", "new"]
     assert client.sql("DESCRIBE names.a").count() == 2
     views.last.declared = COLUMNS

@@ -25,6 +25,7 @@ class Calls:
         self.made: list[tuple[str, Any]] = []
         self.failure: Exception | None = None
         monkeypatch.setattr(spark_clients, "_POLL_SECONDS", 0.01)
+        monkeypatch.setattr(Home, "undated", lambda *_: None)
         monkeypatch.setattr(ConnectAddress, "check", lambda _: None)
         monkeypatch.setattr(spark_clients, "start_connect", lambda spark, *_: self.made.append(("listen", spark)))
         monkeypatch.setattr(spark_clients, "stop_connect", lambda spark: self.made.append(("stop", spark)))
@@ -34,7 +35,7 @@ class Calls:
         self.made.append(("names", spark))
         return self
 
-    def declare(self) -> None:
+    def declare(self, _: Any) -> None:
         self.made.append(("declare", None))
         if self.failure is not None:
             raise self.failure
