@@ -174,6 +174,6 @@ def require_sums(
 def messages(broker: HasBootstrap, topic: str, partitions: int) -> list[list[tuple[int, bytes | None]]]:
     """Return all messages of a topic, with their offsets."""
     found: list[list[tuple[int, bytes | None]]] = [[] for _ in range(partitions)]
-    for message in read_topic(broker.bootstrap, topic, "read_uncommitted"):
+    for message in read_topic(broker.bootstrap, topic):
         found[message.partition() or 0].append((int(message.offset() or 0), message.value()))
     return found
