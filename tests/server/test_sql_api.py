@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -273,7 +274,7 @@ def test_the_same_messages_with_and_without_the_running_process(served: Served, 
                 for message in session.execute(text)
             )
         except PenstockError as failure:
-            error = f"{type(failure).__name__}: {failure}"
+            error = f"exit code {failure.exit_code}: {re.sub(r'penstock_[0-9a-f]{8}_', 'view_', str(failure))}"
         return found, error
 
     local = LocalSession(served.shop.home, lambda: served.shop.spark)
