@@ -23,7 +23,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -105,7 +105,8 @@ def open_event_log(
     finally:
         for handler in handlers:
             root.removeHandler(handler)
-            handler.close()
+            with suppress(OSError):  # what a full disk did not take
+                handler.close()
         logging.captureWarnings(False)
         ours.setLevel(before[0])
         threading.excepthook = before[1]

@@ -295,7 +295,7 @@ def test_full_disk(home: Path, shop: Database, kilobytes: int) -> None:
     opened.drop("shop")
 
 
-@pytest.mark.parametrize("command", [["status"], ["status", "--json"], ["sql", "SELECT 1"], ["drop", "shop"]])
+@pytest.mark.parametrize("command", [["status"], ["sql", "SELECT 1"], ["drop", "shop"]])
 def test_no_home(home: Path, command: list[str]) -> None:
     answer = penstock(*command, "--home", home).assert_error(USAGE)
     assert answer.error == f"there is no home at {home}"
