@@ -22,7 +22,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	&& echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test test-deep matrix coverage mutations soak lint format bench docs lock clean
+.PHONY: help setup browser demo test test-deep test-image matrix coverage mutations soak lint format bench docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,7 +43,10 @@ test: lint browser ## lint, types, and the fast tier of tests: every feature, on
 
 test-deep: $(READY) browser ## the deep tier: kills, clusters, real Debezium, benchmarks, long random histories, Postgres 14 to 17
 	$(BIN)/python -m tests.matrix --source $(filter-out 18,$(VERSIONS)) $(SIDE_BY_SIDE) || matrix=failed; \
-		$(BIN)/pytest $(SIDE_BY_SIDE) -m deep tests && test -z "$$matrix"
+		$(BIN)/pytest $(SIDE_BY_SIDE) -m "deep and not image" tests && test -z "$$matrix"
+
+test-image: $(READY) ## build the image step by step on a clean Debian, and run the demo in it: ten minutes
+	$(BIN)/pytest -m image tests/deploy
 
 coverage: $(READY) browser ## line and branch coverage of both tiers; TIER=fast or TIER=deep for one
 	$(BIN)/coverage erase

@@ -20,6 +20,7 @@ def test_only_the_last_stage_has_a_user_a_health_check_and_an_init() -> None:
 
 
 @pytest.mark.deep
+@pytest.mark.image
 @pytest.mark.timeout(1500)
 @pytest.mark.skipif(bool(missing_tools()), reason=missing_tools())
 def test_the_image_runs_read_only_without_network_as_its_user(tmp_path: Path) -> None:

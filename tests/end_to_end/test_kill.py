@@ -21,7 +21,7 @@ from tests.end_to_end.conftest import Penstock
 
 pytestmark = pytest.mark.deep
 
-KILLS = int(os.environ.get("PENSTOCK_JVM_KILLS", "20"))
+KILLS = int(os.environ.get("PENSTOCK_JVM_KILLS", "6"))
 THREE_TABLES = ("--table=bank.accounts", "--table=bank.transfers", "--table=shop.customers")
 """Enough for tests about the process that is killed; `test_kills_lose_and_duplicate_nothing` captures all six."""
 
@@ -111,10 +111,15 @@ def test_run_survives_kills_of_the_jvm_and_of_capture(
     with Load(shop_and_bank.url, rate=40):
         penstock_run.start()
         penstock_run.kill_jvm()  # during the first start
+        home = wait_for_snapshot(penstock_run)
         for kill in range(1, KILLS):
-            if rng.random() < 0.7:  # else during the next start
+            when = rng.random()
+            if when < 0.6:  # while it merges
+                wait_for_progress(home)
+                time.sleep(rng.uniform(0.0, 2.0))
+            elif when < 0.8:  # soon after it has started; else during the start
                 until(partial(penstock_run.is_in_state, "running"), "Spark")
-                time.sleep(rng.uniform(0.0, 5.0))  # any time
+                time.sleep(rng.uniform(0.0, 5.0))
             capture = penstock_run.capture_pid()
             if kill % 4 == 0:
                 penstock_run.kill_capture()
@@ -122,7 +127,6 @@ def test_run_survives_kills_of_the_jvm_and_of_capture(
                 capture = penstock_run.capture_pid()
             penstock_run.kill_jvm()
             assert penstock_run.capture_pid() == capture
-        home = wait_for_snapshot(penstock_run)
         wait_for_progress(home)
     process = home.status().process
     assert process is not None

@@ -26,6 +26,7 @@ from penstock.demo.load import Load
 from penstock.demo.scenario import DATABASE, LatencySampler, Look, Looker, start_database
 from penstock.errors import DefiniteError
 from penstock.home import Home, open_home
+from penstock.server.serving import serve
 
 __all__ = ["demo"]
 
@@ -89,7 +90,8 @@ def _demonstrate(
     """Run load, capture and queries; then compare. Return whether all checks passed."""
     with waiting("creating publication, slot and change log"):
         source = home.create(url)
-    with home.run(spark) as running:
+    with home.run(spark) as running, serve(home, lambda: spark) as serving:
+        console.print(f"status page: {serving.address.url}")
         with Load(url, rate) as load, LatencySampler(home, source) as latency:
             show_copy(console, home, running, interrupt)
             looker = Looker(home, spark, source)
