@@ -96,27 +96,52 @@ def test_body_that_does_not_arrive(hasty: None, home: Home) -> None:
     assert b"did not arrive" in answer
 
 
-def test_client_that_does_not_read(hasty: None, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = threading.Event()
+class Endless:
+    """A route whose response never ends; `given_up` is set when the server gives it up."""
 
-    def endless_routes(context: ServerContext) -> list[BaseRoute]:
+    def __init__(self) -> None:
+        self.given_up = threading.Event()
+
+    def routes(self, context: ServerContext) -> list[BaseRoute]:
         async def endless(request: Request) -> Response:
-            async def stream() -> AsyncIterator[bytes]:
-                try:
-                    while True:
-                        yield b"x" * (1 << 16)
-                        await asyncio.sleep(0)
-                finally:
-                    ended.set()
-
-            return StreamingResponse(stream())
+            return StreamingResponse(self._stream())
 
         return [Route("/endless", endless)]
 
-    monkeypatch.setattr(app, "ROUTES", (*app.ROUTES, endless_routes))
+    async def _stream(self) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield b"x" * (1 << 16)
+                await asyncio.sleep(0)
+        finally:
+            self.given_up.set()
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> Endless:
+    added = Endless()
+    monkeypatch.setattr(app, "ROUTES", (*app.ROUTES, added.routes))
+    return added
+
+
+ASK = b"GET /endless HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+def test_client_that_does_not_read(hasty: None, home: Home, endless: Endless) -> None:
     with serve(home, no_spark, "127.0.0.1:0") as serving, connected(serving.address) as connection:
-        connection.sendall(b"GET /endless HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        until(ended.is_set, "the response to be given up")
+        connection.sendall(ASK)
+        until(endless.given_up.is_set, "the response to be given up")
+
+
+def test_local_client_may_pause(hasty: None, home: Home, endless: Endless) -> None:
+    """As a pager does. TCP clients that send nothing, one after the other, show that the limit has passed."""
+    with serve(home, no_spark, "127.0.0.1:0") as serving, socket.socket(socket.AF_UNIX) as local:
+        local.connect(serving.address.socket)
+        local.sendall(ASK)
+        for _ in range(3):
+            with connected(serving.address) as other:
+                assert everything(other) == b""  # closed after the same time
+        assert not endless.given_up.is_set()
 
 
 @contextlib.contextmanager

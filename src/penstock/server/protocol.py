@@ -4,7 +4,7 @@
 
     connected, or first byte of a request ─▶ headers complete    HEADER_SECONDS; HEADER_BYTES (uvicorn)
     body                                                         `security.BODY_SECONDS`
-    client does not read the response                            STALLED_SECONDS
+    client does not read the response                            STALLED_SECONDS (not over the Unix socket)
     idle between requests                                        KEEP_ALIVE_SECONDS (uvicorn)
 
 More than CONNECTIONS connections are answered with 503 (uvicorn); more than twice as many are closed at once.
@@ -16,7 +16,7 @@ import asyncio
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["CONNECTIONS", "HEADER_BYTES", "KEEP_ALIVE_SECONDS", "LimitedProtocol"]
+__all__ = ["CONNECTIONS", "HEADER_BYTES", "KEEP_ALIVE_SECONDS", "LimitedProtocol", "LocalProtocol"]
 
 CONNECTIONS = 100
 HEADER_BYTES = 16 << 10
@@ -66,6 +66,12 @@ class LimitedProtocol(H11Protocol):
             self._waits_for_request = _cancel(self._waits_for_request)
         elif self._waits_for_request is None:
             self._waits_for_request = self.loop.call_later(self.HEADER_SECONDS, self.transport.abort)
+
+
+class LocalProtocol(LimitedProtocol):
+    """A connection over the Unix socket: its client may stop reading for hours, as a pager does."""
+
+    STALLED_SECONDS = 24 * 3600.0
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:

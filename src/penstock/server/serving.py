@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
     from uvicorn import Config
 
+    from penstock.server.protocol import LimitedProtocol
+
 __all__ = ["Serving", "over_socket", "serve"]
 
 _POLL_SECONDS = 0.05
@@ -91,10 +93,11 @@ class Serving:
 
         from penstock.server.app import make_app
         from penstock.server.context import ServerContext
+        from penstock.server.protocol import LimitedProtocol, LocalProtocol
 
         context = ServerContext(self._home, self._spark, self._token, self._listener.hosts)
         app = make_app(context)
-        servers = [Server(_config(app)), Server(_config(over_socket(app)))]
+        servers = [Server(_config(app, LimitedProtocol)), Server(_config(over_socket(app), LocalProtocol))]
         async with app.router.lifespan_context(app):
             sockets = (self._listener.tcp, self._listener.unix)
             tasks = [asyncio.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
@@ -113,14 +116,14 @@ def over_socket(app: ASGIApp) -> ASGIApp:
     return lambda scope, receive, send: app({**scope, OVER_SOCKET: True}, receive, send)
 
 
-def _config(app: ASGIApp) -> Config:
+def _config(app: ASGIApp, protocol: type[LimitedProtocol]) -> Config:
     from uvicorn import Config
 
-    from penstock.server.protocol import CONNECTIONS, HEADER_BYTES, KEEP_ALIVE_SECONDS, LimitedProtocol
+    from penstock.server.protocol import CONNECTIONS, HEADER_BYTES, KEEP_ALIVE_SECONDS
 
     return Config(
         app,
-        http=LimitedProtocol,
+        http=protocol,
         ws="none",
         loop="asyncio",
         lifespan="off",
