@@ -7,7 +7,7 @@ import json
 from docs.generate.json_shapes import shape
 
 from penstock.catalog.states import SinkState, SourceState, TableState
-from penstock.engine.status import (
+from penstock.engine.status_document import (
     AlarmStatus,
     DebtStatus,
     DiskStatus,

@@ -42,7 +42,8 @@ from penstock.engine.sinks import (
     sink_of,
     sink_tables,
 )
-from penstock.engine.status import HomeStatus, home_status
+from penstock.engine.status import home_status
+from penstock.engine.status_document import HomeStatus
 from penstock.engine.table_names import named_source, named_sources, named_tables, runnable_sources
 from penstock.errors import PenstockError, TableError, UsageError
 from penstock.layout import catalog_path

@@ -19,18 +19,25 @@ from penstock.home import open_home
 from penstock.server.serving import serve
 
 _HEAVY = ("pyspark", "py4j", "numba")
+_HOME = ("pyarrow", "psycopg")
+"""What the modules of a home import."""
 _RUN = f"""
 import sys
 from penstock.cli.main import app
 try:
     app(sys.argv[1:])
 finally:
-    print("imported:", *(name for name in {_HEAVY} if name in sys.modules), file=sys.stderr)
+    print("imported:", *(name for name in {_HEAVY + _HOME} if name in sys.modules), file=sys.stderr)
 """
 
 
 def imported(*arguments: str) -> str:
-    """Run a command in a new process; return the slow packages that it imported."""
+    """Run a command in a new process; return the slow packages that it imported, other than those of a home."""
+    return " ".join(name for name in all_imported(*arguments).split() if name not in _HOME)
+
+
+def all_imported(*arguments: str) -> str:
+    """Run a command in a new process; return the slow packages that it imported, with those of a home."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", _RUN, *arguments], capture_output=True, text=True, env=environment, check=False
@@ -61,6 +68,12 @@ def test_check_does_not_need_spark(database: Database) -> None:
 def test_statements_for_a_running_home_need_neither(tmp_path: Path) -> None:
     with serve(open_home(tmp_path / "home"), no_spark, "127.0.0.1:0"):
         assert imported("sql", "SHOW SOURCES", "--home", str(tmp_path / "home")) == ""
+
+
+def test_status_of_a_running_home_comes_from_its_server(tmp_path: Path) -> None:
+    with serve(open_home(tmp_path / "home"), no_spark, "127.0.0.1:0"):
+        assert all_imported("status", "--home", str(tmp_path / "home")) == ""
+        assert all_imported("status", "--json", "--home", str(tmp_path / "home")) == ""
 
 
 def no_spark() -> SparkSession:

@@ -13,7 +13,7 @@ from tests.cli.commands import penstock
 from tests.conftest import Database
 
 from penstock.cli.status import render
-from penstock.engine.status import HomeStatus, ReaderStatus, SinkStatus, SourceStatus, TableStatus
+from penstock.engine.status_document import HomeStatus, ReaderStatus, SinkStatus, SourceStatus, TableStatus
 from penstock.home import open_home
 
 TABLE = {

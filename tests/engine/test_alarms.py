@@ -23,7 +23,7 @@ from penstock.engine.alarms import (
     read_memory,
     with_alarms,
 )
-from penstock.engine.status import (
+from penstock.engine.status_document import (
     AlarmStatus,
     DiskStatus,
     HomeStatus,

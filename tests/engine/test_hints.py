@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 from tests.engine.shop import Shop
 
-from penstock.engine.status import SourceStatus, TableStatus
+from penstock.engine.status_document import SourceStatus, TableStatus
 from penstock.engine.table_loops import TableLoops
 from penstock.errors import TableError
 from penstock.model import TableName

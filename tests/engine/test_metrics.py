@@ -16,7 +16,7 @@ from tests.engine.shop import Shop, until
 from penstock.engine.instruments import count_error
 from penstock.engine.metrics import descriptions, metrics_text
 from penstock.engine.processes import process_usage
-from penstock.engine.status import (
+from penstock.engine.status_document import (
     AlarmStatus,
     DiskStatus,
     HomeStatus,

@@ -16,7 +16,7 @@ from tests.engine.shop import Shop, running_shop
 
 from penstock.changelog.interface import ChangeLog
 from penstock.engine import table_loops
-from penstock.engine.status import TableStatus
+from penstock.engine.status_document import TableStatus
 from penstock.layout import base_path
 from penstock.model import TableSchema
 from penstock.positions import Lsn

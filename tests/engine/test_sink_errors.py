@@ -21,7 +21,7 @@ from tests.servers import SharedBroker, SharedRegistry, unique
 from tests.sinks.test_registration import set_compatibility
 
 from penstock.catalog.states import SinkState
-from penstock.engine.status import SinkStatus
+from penstock.engine.status_document import SinkStatus
 from penstock.formats import AvroFormat, Registry, RegistryAddress, decode_batch, resolve
 from penstock.sinks import delivery
 from penstock.testing.kafka import PLAIN_USER

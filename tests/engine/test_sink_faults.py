@@ -24,7 +24,7 @@ from penstock.catalog.store import Catalog
 from penstock.engine import sink_runner
 from penstock.engine.sink_runner import SinkRunner
 from penstock.engine.sinks import sink_reader
-from penstock.engine.status import SinkStatus
+from penstock.engine.status_document import SinkStatus
 from penstock.layout import catalog_path
 from penstock.model import SHARD
 from penstock.positions import Lsn

@@ -17,7 +17,7 @@ from penstock.catalog.store import Catalog
 from penstock.engine import runner as running_module
 from penstock.engine import source_runner
 from penstock.engine.source_runner import CaptureSupervisor
-from penstock.engine.status import SourceStatus, TableStatus
+from penstock.engine.status_document import SourceStatus, TableStatus
 from penstock.engine.table_loops import TableLoops
 from penstock.errors import LogCorruptError, TransientError
 from penstock.home import Home

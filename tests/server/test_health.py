@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.server.clients import no_spark, over_tcp
 
-from penstock.engine.status import HomeStatus, SourceStatus
+from penstock.engine.status_document import HomeStatus, SourceStatus
 from penstock.errors import DefiniteError
 from penstock.home import Home
 from penstock.server.serving import serve

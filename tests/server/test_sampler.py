@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from penstock.engine.status import HomeStatus
+from penstock.engine.status_document import HomeStatus
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.server.sampler import Sample, Sampler
 from penstock.testing.waiting import PATIENCE

@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from tests.server.clients import BEARER, SECRET, TOKEN, exchanged, no_spark, over_tcp, over_unix, status_of
 
-from penstock.engine.status import HomeStatus, SourceStatus, TableStatus
+from penstock.engine.status_document import HomeStatus, SourceStatus, TableStatus
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.home import Home
 from penstock.server import app

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.engine.status import HomeStatus, ReaderStatus, SourceStatus, TableStatus
+from penstock.engine.status_document import HomeStatus, ReaderStatus, SourceStatus, TableStatus
 from penstock.errors import UsageError
 from penstock.sources.interface import check_name
 from penstock.sql.show_statements import (

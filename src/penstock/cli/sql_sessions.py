@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock import errors
+from penstock.cli.socket_connection import SocketConnection
 from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
 
 if TYPE_CHECKING:
@@ -56,19 +56,6 @@ def _parsed(line: str | bytes) -> Message:
 # -- in the running process --------------------------------------------------------------------------------------------
 
 
-class _SocketConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost")
-        self._path = path
-
-    def connect(self) -> None:
-        """Connect to the socket."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.connect(self._path)
-
-
 class RemoteSession:
     """The process that runs the home; it keeps a Spark session for this command."""
 
@@ -97,7 +84,7 @@ class RemoteSession:
 
     @contextmanager
     def _response(self, path: str, body: dict[str, Any]) -> Iterator[http.client.HTTPResponse]:
-        connection = _SocketConnection(self._address.socket)
+        connection = SocketConnection(self._address.socket)
         try:
             connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()

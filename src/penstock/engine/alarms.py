@@ -37,7 +37,7 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from penstock.engine.disk_space import DISK_FLOOR, disk_floor
-from penstock.engine.status import AlarmStatus, HomeStatus, SourceStatus
+from penstock.engine.status_document import AlarmStatus, HomeStatus, SourceStatus
 from penstock.errors import PenstockError, UsageError
 from penstock.event_log import Event, Level
 from penstock.layout import run_path

@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 
 from penstock.engine.instruments import DESCRIPTIONS, REGISTRY, Description
 from penstock.engine.processes import ProcessUsage, process_usage
-from penstock.engine.status import HomeStatus, ReaderStatus, SinkStatus, SourceStatus, TableStatus
+from penstock.engine.status_document import HomeStatus, ReaderStatus, SinkStatus, SourceStatus, TableStatus
 from penstock.positions import Lsn
 from penstock.sources.upstream_status import SlotStatus
 

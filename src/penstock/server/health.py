@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from penstock.engine.status import HomeStatus
+from penstock.engine.status_document import HomeStatus
 from penstock.errors import PenstockError
 from penstock.server.access import Access, access_of
 from penstock.server.context import ServerContext

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.engine.status import HomeStatus
+from penstock.engine.status_document import HomeStatus
 from penstock.errors import PenstockError, TransientError
 from penstock.server.error_response import penstock_error
 from penstock.server.history import History

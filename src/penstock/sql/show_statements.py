@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.catalog.repairs import Repair
-from penstock.engine.status import HomeStatus
+from penstock.engine.status_document import HomeStatus
 
 if TYPE_CHECKING:
     from penstock.engine.verify import VerifyReport, VerifyTable

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 from tests.server.page.homes import CannedHome
 from uvicorn import Config, Server
 
-from penstock.engine.status import HomeStatus
+from penstock.engine.status_document import HomeStatus
 from penstock.errors import TransientError
 from penstock.home import Home
 from penstock.server.app import make_app

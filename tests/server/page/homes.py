@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from penstock.engine.status import DebtStatus, HomeStatus, ReaderStatus, SinkStatus, SourceStatus, TableStatus
+from penstock.engine.status_document import DebtStatus, HomeStatus, ReaderStatus, SinkStatus, SourceStatus, TableStatus
 
 __all__ = ["HOMES", "CannedHome", "RichStatus"]
 
