@@ -45,6 +45,7 @@ from penstock.engine.sinks import (
 from penstock.engine.status import home_status
 from penstock.engine.status_document import HomeStatus
 from penstock.engine.table_names import named_source, named_sources, named_tables, runnable_sources
+from penstock.engine.upstream_watches import UpstreamWatches
 from penstock.errors import PenstockError, TableError, UsageError
 from penstock.layout import catalog_path
 from penstock.positions import Lsn
@@ -468,9 +469,12 @@ class HomeOperations:
                 raise UsageError(message, "`penstock status` lists the readers of each source.")
             log.set_lease(name, None)
 
-    def status(self) -> HomeStatus:
-        """Return the status of the home: sources, tables, frontiers, lag, errors."""
-        return with_alarms(self.path, home_status(self.path, self._catalog))
+    def status(self, watches: UpstreamWatches | None = None) -> HomeStatus:
+        """Return the status of the home: sources, tables, frontiers, lag, errors.
+
+        A caller that repeats this passes `watches`, which keep their connections to the upstream systems.
+        """
+        return with_alarms(self.path, home_status(self.path, self._catalog, watches))
 
     def verify(
         self,

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.commands import penstock
+from tests.cli.commands import in_a_shell, penstock
 
 from penstock.cache import cache_dir
 from penstock.spark.jars import locked_jars
@@ -48,7 +48,7 @@ def cache_with_jars(tmp_path: Path) -> Path:
 
 
 def test_last_line_says_where_and_how_much(cache_with_jars: Path) -> None:
-    done = penstock("setup", "--no-kernels", env={"PENSTOCK_CACHE": str(cache_with_jars)})
+    done = in_a_shell("setup", "--no-kernels", env={"PENSTOCK_CACHE": str(cache_with_jars)})
     assert done.code == 0, done.err
     size = sum(jar.size for jar in locked_jars()) / 1_000_000
     assert done.out.splitlines()[-1] == f"setup complete: {size:,.0f} MB in {cache_with_jars}"
@@ -58,7 +58,7 @@ def test_last_line_says_where_and_how_much(cache_with_jars: Path) -> None:
 
 
 def test_both_parts_can_be_omitted(tmp_path: Path) -> None:
-    done = penstock("setup", "--no-jars", "--no-kernels", env={"PENSTOCK_CACHE": str(tmp_path)})
+    done = in_a_shell("setup", "--no-jars", "--no-kernels", env={"PENSTOCK_CACHE": str(tmp_path)})
     assert (done.code, done.out) == (0, f"setup complete: 0 MB in {tmp_path}\n")
     assert not list(tmp_path.iterdir())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,6 +43,7 @@ from penstock.cli.spark_session import waiting
 from penstock.cli.sql import read_script
 from penstock.cli.status import render
 from penstock.engine.check import is_database_url
+from penstock.engine.upstream_watches import UpstreamWatches
 from penstock.errors import DefiniteError, PenstockError, UsageError
 from penstock.event_log import RUN_FAILED, Event, log_event, open_event_log
 from penstock.home import Home, open_home
@@ -258,9 +259,10 @@ def _printer(console: Console) -> Callable[[str], None]:
 
 def _show_status(console: Console, home: Home, running: Supervisor, serving: Serving, interrupt: Interrupt) -> None:
     """Show the status once a second, until Ctrl-C or until a source fails permanently."""
-    with Live(console=console, auto_refresh=False, transient=True) as view:
+    watches = UpstreamWatches()
+    with Live(console=console, auto_refresh=False, transient=True) as view, closing(watches):
         while not interrupt.wait(1.0):
             running.check()
             serving.check()
             if console.is_terminal:
-                view.update(render(home.status()), refresh=True)
+                view.update(render(home.status(watches)), refresh=True)

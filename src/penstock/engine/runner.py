@@ -40,6 +40,7 @@ from penstock.engine.state_events import StateEvents
 from penstock.engine.status import home_status
 from penstock.engine.table import Progress
 from penstock.engine.table_names import named_source, runnable_sources
+from penstock.engine.upstream_watches import UpstreamWatches
 from penstock.engine.work_rounds import side_by_side
 from penstock.errors import PenstockError, TransientError
 from penstock.event_log import Event
@@ -80,7 +81,8 @@ class HomeRunner:
         self._reconciling = threading.Lock()
         self._watch: threading.Thread | None = None
         self._states = StateEvents(catalog, progress)
-        self._alarms = AlarmWatch(home, partial(home_status, home, catalog), progress)
+        self._watches = UpstreamWatches()
+        self._alarms = AlarmWatch(home, partial(home_status, home, catalog, self._watches), progress)
         self._states = StateEvents(catalog, progress)
         try:
             for record in runnable_sources(catalog):
@@ -268,6 +270,7 @@ class HomeRunner:
         """Stop sinks, then all sources, in parallel: apply first, then capture; all finish their current work."""
         self._stopping.set()
         self._alarms.stop()
+        self._watches.close()
         if self._watch is not None:
             self._watch.join()
         self._sinks.stop()

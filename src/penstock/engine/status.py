@@ -33,6 +33,7 @@ from penstock.engine.status_document import (
     SourceStatus,
     TableStatus,
 )
+from penstock.engine.upstream_watches import UpstreamWatches
 from penstock.errors import HistoryExpiredError
 from penstock.layout import state_path
 from penstock.model import TableName
@@ -45,16 +46,23 @@ _RETRIED = "these upstream objects could not be removed; each later start retrie
 _NOT_OWNED = "these upstream objects were left in place, because another home may use them:"
 
 
-def home_status(home: Path, catalog: Catalog) -> HomeStatus:
-    """Return the current status of a home."""
+def home_status(home: Path, catalog: Catalog, watches: UpstreamWatches | None = None) -> HomeStatus:
+    """Return the current status of a home; `watches` keep their connections for the next call."""
     running, records = holder(home), catalog.sources()
     asked = [record for record in records if record.state not in HALF]
+    if watches is not None:
+        watches.keep({record.name for record in asked})
+    ask = _ask_once if watches is None else watches.status
     with ThreadPoolExecutor(max(1, len(asked)), "penstock-status") as pool:  # a server that is down delays none
-        answers = {record.name: pool.submit(instance_of(record).upstream_status) for record in asked}
+        answers = {record.name: pool.submit(ask, record) for record in asked}
         found = [_source(home, catalog, record, running) for record in records]
     sources = [_with_upstream(each, answers[each.name].result() if each.name in answers else None) for each in found]
     debts = [_debt(debt) for debt in catalog.debts()]
     return HomeStatus(VERSION, str(home), running, sources, debts, _sinks(home, catalog), _process(home), _disk(home))
+
+
+def _ask_once(source: SourceRecord) -> UpstreamStatus | None:
+    return instance_of(source).upstream_status()
 
 
 def _process(home: Path) -> ProcessStatus | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.engine.upstream_watches import UpstreamWatches
 from penstock.home import Home
 from penstock.server.sampler import Sampler
 from penstock.server.token import Token
@@ -33,4 +35,6 @@ class ServerContext:
 
     def __post_init__(self) -> None:
         """Create the sampler; the app starts it."""
-        object.__setattr__(self, "sampler", Sampler(self.home.status))
+        watches = UpstreamWatches()
+        sampler = Sampler(partial(self.home.status, watches), close=watches.close)
+        object.__setattr__(self, "sampler", sampler)

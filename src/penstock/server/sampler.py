@@ -39,7 +39,11 @@ class Sample:
 class Sampler:
     """Reads the status once a second between `start` and `stop`."""
 
-    def __init__(self, read: Callable[[], HomeStatus], seconds: float = _SECONDS) -> None:
+    def __init__(
+        self, read: Callable[[], HomeStatus], seconds: float = _SECONDS, close: Callable[[], None] = lambda: None
+    ) -> None:
+        """Create a sampler of what `read` returns; its thread calls `close` at the end."""
+        self._close = close
         self._read = read
         self._seconds = seconds
         self._stopping = threading.Event()
@@ -87,6 +91,12 @@ class Sampler:
         return not self.is_stopping
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            self._sample_until_stopped(loop)
+        finally:
+            self._close()
+
+    def _sample_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
         took = 0.0
         while not self._stopping.wait(max(self._seconds, _SHARE * took) if took else 0.0):
             began = time.monotonic()

@@ -43,7 +43,7 @@ from penstock.sources.database import Database
 from penstock.sources.findings import Finding, error
 from penstock.sources.option_names import TableChoice
 from penstock.sources.produced_table import ProducedTable
-from penstock.sources.upstream_status import UpstreamStatus
+from penstock.sources.upstream_status import UpstreamStatus, UpstreamWatch
 from penstock.sql.syntax.values import Span
 from penstock.units import parse_duration
 
@@ -165,6 +165,10 @@ class InstanceConfig(BaseModel, ABC):
         """Query the upstream system; None if it does not answer, or cannot report anything."""
         return None
 
+    def upstream_watch(self) -> UpstreamWatch:
+        """Return what queries the upstream system repeatedly, over a connection that it keeps if there is one."""
+        return _EachTime(self)
+
     def valid_from(self, state: Path) -> str | None:
         """Return the time from which its tables are valid, if that is later than the start of their history."""
         return None
@@ -211,6 +215,19 @@ class AlteredTables:
     """A position from which on the changes of new tables arrive; None for the end of the log."""
     refused: Mapping[TableName, Finding] = field(default_factory=dict)
     """New tables that the upstream refuses to send, with the reason."""
+
+
+@dataclass(frozen=True)
+class _EachTime:
+    """Asks an upstream system without a connection that could be kept."""
+
+    config: InstanceConfig
+
+    def status(self) -> UpstreamStatus | None:
+        return self.config.upstream_status()
+
+    def close(self) -> None:
+        pass
 
 
 class SourceOptions(BaseModel):

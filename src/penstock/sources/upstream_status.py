@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.positions import Lsn
 
-__all__ = ["SlotStatus", "UpstreamStatus"]
+__all__ = ["SlotStatus", "UpstreamStatus", "UpstreamWatch"]
 
 
 @dataclass(frozen=True)
@@ -38,3 +39,13 @@ class UpstreamStatus:
     clock_skew_ms: float | None = None
     """How far its clock is ahead of the clock of this machine; None if it has no clock."""
     slot: SlotStatus | None = None
+
+
+class UpstreamWatch(Protocol):
+    """Asks an upstream system repeatedly; one thread at a time."""
+
+    def status(self) -> UpstreamStatus | None:
+        """Ask it; None if it does not answer, or cannot report anything."""
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""

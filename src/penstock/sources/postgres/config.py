@@ -41,7 +41,7 @@ from penstock.sources.postgres.replication.publication import (
     drop_publication,
     publication_comment,
 )
-from penstock.sources.postgres.replication.server_status import server_status
+from penstock.sources.postgres.replication.server_status import ServerWatch, server_status
 from penstock.sources.postgres.replication.slot import (
     SlotFlags,
     create_slot,
@@ -52,7 +52,7 @@ from penstock.sources.postgres.replication.slot import (
 )
 from penstock.sources.postgres.replication.wal import wal_insert_position
 from penstock.sources.produced_table import ProducedTable
-from penstock.sources.upstream_status import UpstreamStatus
+from penstock.sources.upstream_status import UpstreamStatus, UpstreamWatch
 
 __all__ = ["PostgresInstanceConfig"]
 
@@ -335,6 +335,11 @@ class PostgresInstanceConfig(InstanceConfig):
                 return server_status(connection, self.slot)
         except (PenstockError, psycopg.Error):
             return None
+
+    def upstream_watch(self) -> UpstreamWatch:
+        """Return what queries the server repeatedly, over one connection."""
+        seconds = _QUERY_SECONDS
+        return ServerWatch(lambda: connect(self.connection, connect_timeout=seconds, answers_within=seconds), self.slot)
 
     def makes(self) -> list[str]:
         """Return the names of the managed objects upstream."""
