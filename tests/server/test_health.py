@@ -20,7 +20,7 @@ def source(name: str, state: str) -> SourceStatus:
 
 
 def readiness(home: Home, status: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str]]:
-    monkeypatch.setattr(home, "status", status)
+    monkeypatch.setattr(home, "status", lambda watches: status())
     with serve(home, spark, "127.0.0.1:0") as serving, over_tcp(serving.address) as client:
         until(lambda: "not been read yet" not in client.get("/readyz").text, "the first sample")
         answer = client.get("/readyz")

@@ -400,7 +400,7 @@ def test_names_with_scripts_stay_data(home: Home, monkeypatch: pytest.MonkeyPatc
     source = SourceStatus(
         *("shop", "POSTGRES", SCRIPT, "ready", "0/1", "0/2", None, None, None, SCRIPT, SCRIPT, None), [table], []
     )
-    monkeypatch.setattr(home, "status", lambda: HomeStatus(1, str(home.path), None, [source]))
+    monkeypatch.setattr(home, "status", lambda watches: HomeStatus(1, str(home.path), None, [source]))
     with serve(home, no_spark, "127.0.0.1:0") as serving, over_tcp(serving.address) as client:
         status, metrics = client.get("/api/status"), client.get("/metrics")
         assert status.headers["content-type"] == "application/json"

@@ -77,7 +77,10 @@ def served(
         home = tmp_path_factory.mktemp("sql") / "home"
         shop = stack.enter_context(running_shop(home, database, spark, SETUP))
         serving = stack.enter_context(serve(shop.home, lambda: spark, "127.0.0.1:0"))
-        yield Served(shop, serving.address)
+        found = Served(shop, serving.address)
+        stack.callback(found.local.close)
+        stack.callback(found.tcp.close)
+        yield found
         serving.check()
 
 
