@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,7 +18,10 @@ STATUS = HomeStatus(1, "home", None, [])
 
 
 def sampled(read: Callable[[], HomeStatus], use: Callable[[Sampler], Awaitable[object]]) -> None:
-    """Run a sampler that does not wait between its samples."""
+    """Run a sampler that does not wait between its samples.
+
+    It runs in a thread, because Playwright's event loop stays in the main thread after tests of the page.
+    """
 
     async def run() -> None:
         sampler = Sampler(read, 0.01)
@@ -27,7 +31,8 @@ def sampled(read: Callable[[], HomeStatus], use: Callable[[Sampler], Awaitable[o
         finally:
             sampler.stop()
 
-    asyncio.run(run())
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(run())).result()
 
 
 def test_many_clients_read_the_status_once() -> None:
