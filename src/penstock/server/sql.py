@@ -29,6 +29,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
+from penstock.fields import with_fields
 from penstock.positions import parse_as_of
 from penstock.query_sessions import QueryJobs, QuerySessions
 from penstock.server.access import Access, access_of
@@ -135,7 +136,7 @@ def _limited(wanted: SqlRequest, access: Access) -> SqlRequest:
         return wanted
     rows, seconds = min(wanted.limit or _READ_ROWS, _READ_ROWS), min(wanted.seconds or _READ_SECONDS, _READ_SECONDS)
     limits = {"limit": rows, "seconds": wanted.seconds if _subscribes(wanted) else seconds}
-    return wanted.model_copy(update={"read_only": True, "session": None, **limits})
+    return with_fields(wanted, read_only=True, session=None, **limits)
 
 
 def _subscribes(wanted: SqlRequest) -> bool:
