@@ -56,7 +56,8 @@ def run_until_captured(home: Home, spark: SparkSession, database: Database, sour
 
 
 def copied(home: Path, copy: Path) -> Path:
-    shutil.copytree(home, copy, symlinks=True)
+    """Copy a home; the socket of its server belongs to the process, not to the backup."""
+    shutil.copytree(home, copy, symlinks=True, ignore=shutil.ignore_patterns("server.sock"))
     return copy
 
 
