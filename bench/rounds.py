@@ -99,7 +99,7 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
         table.add_column(name, justify="right" if place else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    Console(width=160).print(table)
+    Console(width=240).print(table)
 
 
 def print_environment(server: EmbeddedPostgres) -> None:
