@@ -132,9 +132,11 @@ def test_an_atomic_copy_of_a_running_home_resumes(
         processes = [whole, *whole.children(recursive=True)]
         for process in processes:
             process.suspend()
-        copy = copied(penstock_run.home, tmp_path / "copy")
-        for process in processes:
-            process.kill()
+        try:
+            copy = copied(penstock_run.home, tmp_path / "copy")
+        finally:
+            for process in processes:
+                process.kill()
         penstock_run.process.wait()
     until(lambda: penstock_run.capture_pid() is None, "the capture process to end")
     run_until_captured(open_home(copy), spark, shop_and_bank, "demo")
