@@ -33,6 +33,7 @@ BASE = {
     "kafka_offsets",
     "unexpected_errors",
     "event_log",
+    "private_file",
     "cache",
     "kernel_cache",
 }

@@ -41,6 +41,7 @@ from penstock.engine.status_document import AlarmStatus, HomeStatus, SourceStatu
 from penstock.errors import PenstockError, UsageError
 from penstock.event_log import Event, Level
 from penstock.layout import run_path
+from penstock.private_file import replace_file
 from penstock.unexpected_errors import unexpected
 from penstock.units import duration_text, parse_duration, parse_size, size_text
 
@@ -305,10 +306,7 @@ def write_memory(home: Path, memory: Memory) -> None:
     """Replace the memory of a home."""
     path = run_path(home) / _FILE
     with suppress(OSError):  # a full disk is one of the alarms
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".new")
-        beside.write_text(json.dumps({"since": memory.since, "moved": memory.moved}), encoding="utf-8")
-        beside.replace(path)
+        replace_file(path, json.dumps({"since": memory.since, "moved": memory.moved}))
 
 
 class AlarmWatch:

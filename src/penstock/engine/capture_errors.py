@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock.layout import state_path
+from penstock.private_file import replace_file
 
 __all__ = ["capture_errors", "count_capture_error"]
 
@@ -29,7 +30,4 @@ def count_capture_error(home: Path, source: str, error: BaseException) -> None:
     found, name = capture_errors(home, source), type(error).__name__
     path = state_path(home, source) / _FILE
     with suppress(OSError):  # a full disk is reported elsewhere
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        beside = path.with_suffix(".new")
-        beside.write_text(json.dumps({**found, name: found.get(name, 0) + 1}), encoding="utf-8")
-        beside.replace(path)
+        replace_file(path, json.dumps({**found, name: found.get(name, 0) + 1}))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from penstock.engine.locks import holder
 from penstock.layout import process_path
+from penstock.private_file import replace_file
 
 __all__ = ["ALARM_LOSSES", "ALARM_SPAN", "RunState", "read_run_state", "write_run_state"]
 
@@ -56,12 +57,7 @@ class RunState:
 
 def write_run_state(home: Path, state: RunState) -> None:
     """Replace the file; only the process that runs the home calls this."""
-    path = process_path(home)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = path.with_suffix(".new")
-    written.touch(mode=0o600)
-    written.write_text(json.dumps(asdict(state)), encoding="utf-8")
-    written.replace(path)
+    replace_file(process_path(home), json.dumps(asdict(state)))
 
 
 def read_run_state(home: Path) -> RunState | None:

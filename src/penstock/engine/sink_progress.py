@@ -9,6 +9,7 @@ from pathlib import Path
 
 from penstock.layout import run_path
 from penstock.positions import Lsn
+from penstock.private_file import replace_file
 
 __all__ = ["SinkProgress", "remove_progress", "sink_progress", "write_progress"]
 
@@ -37,10 +38,7 @@ def write_progress(home: Path, sink: str, source: str, progress: SinkProgress) -
     path = _path(home, sink, source)
     fields = {"position": str(progress.position), "messages": progress.messages, "latency_ms": progress.latency_ms}
     with suppress(OSError):  # the status then shows an older one
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".new")
-        beside.write_text(json.dumps(fields), encoding="utf-8")
-        beside.replace(path)
+        replace_file(path, json.dumps(fields))
 
 
 def remove_progress(home: Path, sink: str, source: str) -> None:

@@ -29,6 +29,7 @@ from pathlib import Path
 
 from penstock.errors import DefiniteError, UsageError
 from penstock.layout import run_path
+from penstock.private_file import replace_file
 
 __all__ = ["Address", "Listener", "check_listen", "listening", "running_server"]
 
@@ -79,7 +80,7 @@ def listening(home: Path, listen: str | None, has_token: bool) -> Iterator[Liste
     with tcp, _open_unix(home) as (unix, path):
         host, port = tcp.getsockname()[:2]
         address = Address(os.getpid(), f"http://{_named(host)}:{port}", str(path))
-        _record(home, address)
+        replace_file(_record_path(home), json.dumps(asdict(address)))
         try:
             yield Listener(address, tcp, unix, hosts)
         finally:
@@ -190,16 +191,6 @@ def _remove_stale(home: Path) -> None:
 
 def _record_path(home: Path) -> Path:
     return run_path(home) / "server.json"
-
-
-def _record(home: Path, address: Address) -> None:
-    """Write the file in one step, so that no other process reads a part of it."""
-    path = _record_path(home)
-    new = path.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump(asdict(address), file)
-    new.replace(path)
 
 
 def _recorded(home: Path) -> Address | None:

@@ -21,6 +21,7 @@ from typing import Any, Self
 from pyspark.sql import SparkSession
 
 from penstock.errors import DefiniteError, UsageError
+from penstock.private_file import replace_file
 
 __all__ = ["ConnectAddress", "connect_token", "start_connect", "stop_connect"]
 
@@ -67,12 +68,7 @@ def connect_token(path: Path) -> str:
     if given := os.environ.get(_VARIABLE):
         return given
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_suffix(".new")
-        new.unlink(missing_ok=True)
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-        new.replace(path)
+        replace_file(path, secrets.token_urlsafe(32) + "\n")
     return path.read_text(encoding="ascii").strip()
 
 
