@@ -58,7 +58,7 @@ mutations: $(READY) ## break the code on purpose, one thing at a time, and show 
 	$(BIN)/python -m tests.mutations --keep-going
 
 soak: $(READY) ## penstock run under load for half an hour: memory, files, threads and disk must stay flat; MINUTES=n
-	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30)
+	$(BIN)/python -m tests.soak --connect --minutes $(or $(MINUTES),30)
 
 matrix: $(READY) ## the tests that face Postgres, on each version that is supported; VERSIONS="14 16" chooses
 	$(BIN)/python -m tests.matrix $(VERSIONS) $(SIDE_BY_SIDE)

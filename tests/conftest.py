@@ -197,9 +197,14 @@ def database(postgres_server: EmbeddedPostgres) -> Iterator[Database]:
 
 @contextmanager
 def created_database(postgres_server: EmbeddedPostgres) -> Iterator[Database]:
-    """Create a database; drop it afterwards, with the replication slots left in it."""
+    """Create a database; drop it afterwards, with the replication slots left in it.
+
+    Its files are copied: the default since Postgres 15, which writes all of its pages to the WAL, takes twice the time.
+    """
     name = f"test_{uuid.uuid4().hex[:12]}"
-    postgres_server.create_database(name)
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        copied = "STRATEGY file_copy" if connection.info.server_version >= 150_000 else ""
+        connection.execute(f'CREATE DATABASE "{name}" {copied}'.encode())
     try:
         yield Database(postgres_server, name)
     finally:

@@ -55,13 +55,18 @@ OWN_JVM: tuple[str, ...] = (
 
 LONGEST: tuple[str, ...] = (
     "tests/server/page/test_page.py",
-    "tests/engine/test_sink_errors.py",
-    "tests/engine/test_sink_faults.py",
-    "tests/cli/test_bad_input.py",
+    "tests/sources/postgres/types/test_nested_against_postgres.py",
     "tests/embedded/test_postgres.py",
+    "tests/engine/test_sink_errors.py",
+    "tests/engine/test_capture_process.py",
     "tests/sources/kafka/transactions/test_instance.py",
+    "tests/engine/test_unexpected_errors.py",
+    "tests/sources/postgres/types/test_codec.py",
+    "tests/sources/postgres/test_publication_watch.py",
+    "tests/engine/test_sink_faults.py",
+    "tests/test_kernel_bounds.py",
 )
-"""Files without Spark that take about a minute or longer, longest first; `make test` prints the slowest files last."""
+"""Files without Spark that take half a minute or longer, longest first; `make test` prints the slowest files last."""
 
 
 class LaneNames:

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.soak --minutes 30
+    python -m tests.soak --minutes 30 --connect
 
     load ─▶ Postgres ─▶ penstock run ◀── queries, status page and metrics, from several clients
                              │
@@ -11,12 +11,13 @@
 The first third of the time is the start: caches fill, code is compiled, history reaches the age at which it is removed.
 What is measured after it must stay flat: files, threads and connections must not rise, and the slope of memory is
 printed with the share of it that a straight line explains. The log is bounded by ``--retain-history``, here half a
-minute.
+minute. With ``--connect``, a client of Spark Connect queries too.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -37,10 +38,11 @@ from penstock.demo.scenario import create_bank
 from penstock.demo.shop import create_shop
 from penstock.embedded.postgres import start_postgres
 from penstock.home import open_existing
-from penstock.layout import lake_path, log_path
+from penstock.layout import connect_token_path, lake_path, log_path
 from penstock.server.address import running_server
 from penstock.testing.waiting import PATIENCE, until
 from tests.server.clients import over_unix
+from tests.spark.connect_packages import free_port, install_client
 
 __all__ = ["Series", "Soak", "soak"]
 
@@ -51,6 +53,14 @@ LOOK_SECONDS = 1.0
 QUERY_SECONDS = 5.0
 QUERY = "SELECT count(*) AS accounts, sum(balance) AS balance FROM soak.accounts"
 MEGABYTE = 1024 * 1024
+CONNECT_CLIENT = """
+import sys, time
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.remote(f"sc://localhost:{sys.argv[1]}/;token={sys.argv[2]}").getOrCreate()
+while True:
+    print(*spark.sql(sys.argv[3]).collect()[0], flush=True)
+    time.sleep(float(sys.argv[4]))
+"""
 
 
 @dataclass
@@ -87,6 +97,7 @@ class Soak:
     series: dict[tuple[str, str], Series] = field(default_factory=dict)
     transactions: int = 0
     queries: int = 0
+    connect_queries: int = 0
     errors: list[str] = field(default_factory=list)
 
     def add(self, at: float, who: str, what: str, unit: str, value: float) -> None:
@@ -96,7 +107,8 @@ class Soak:
 
     def report(self) -> Iterator[str]:
         """Yield a line for each quantity."""
-        yield f"{self.transactions:,} transactions, {self.queries} queries, {len(self.errors)} errors"
+        asked = f"{self.queries} queries, {self.connect_queries} through Spark Connect"
+        yield f"{self.transactions:,} transactions, {asked}, {len(self.errors)} errors"
         yield f"{'':12}{'':16}{'first':>10}{'median':>10}{'last':>10}{'per hour':>12}{'line':>7}"
         for (who, what), series in sorted(self.series.items()):
             settled = series.settled()
@@ -106,14 +118,18 @@ class Soak:
             yield f"{who:12}{f'{what} {series.unit}':16}{shown}{slope:+12,.1f}{line:7.2f}"
 
 
-def soak(minutes: float, folder: Path) -> Soak:
-    """Run Penstock under load for some minutes; return what was measured."""
+def soak(minutes: float, folder: Path, packages: Path | None = None) -> Soak:
+    """Run Penstock under load for some minutes; return what was measured.
+
+    With the `packages` of Spark Connect, a client queries through it.
+    """
     measured = Soak()
+    port = free_port() if packages else None
     with start_postgres() as postgres:
         with psycopg.connect(postgres.url, autocommit=True) as connection:
             create_shop(connection, customers=500)
             create_bank(connection, accounts=100)
-        with _running(postgres.url, folder / "home") as process:
+        with _running(postgres.url, folder / "home", port) as process, _connected(folder, port, packages, measured):
             load = Load(postgres.url, RATE).start()
             stopping = threading.Event()
             clients = threading.Thread(target=_ask, args=(folder / "home", measured, stopping))
@@ -129,8 +145,32 @@ def soak(minutes: float, folder: Path) -> Soak:
 
 
 @contextmanager
-def _running(url: str, home: Path) -> Iterator[psutil.Process]:
+def _connected(folder: Path, port: int | None, packages: Path | None, measured: Soak) -> Iterator[None]:
+    """Run a client of Spark Connect, if there are packages for it; count its queries."""
+    if port is None or packages is None:
+        yield
+        return
+    token = connect_token_path(folder / "home").read_text(encoding="ascii").strip()
+    command = [sys.executable, "-c", CONNECT_CLIENT, str(port), token, QUERY, str(QUERY_SECONDS)]
+    answers, failures = folder / "connect.out", folder / "connect.err"
+    with answers.open("wb") as out, failures.open("wb") as error:
+        environment = {**os.environ, "PYTHONPATH": str(packages)}
+        client = subprocess.Popen(command, env=environment, stdout=out, stderr=error)
+    try:
+        yield
+    finally:
+        if client.poll() is not None:
+            measured.errors.append(f"Spark Connect: {failures.read_text()[-300:]}")
+        client.kill()
+        client.wait(PATIENCE)
+        measured.connect_queries = len(answers.read_text().splitlines())
+
+
+@contextmanager
+def _running(url: str, home: Path, connect: int | None) -> Iterator[psutil.Process]:
     command = [sys.executable, "-m", "penstock.cli", "run", url, "--home", str(home), "--name", SOURCE]
+    if connect is not None:
+        command += ["--connect", f"--connect-address=127.0.0.1:{connect}"]
     output = home.with_suffix(".out")
     with output.open("wb") as out:
         process = subprocess.Popen([*command, "--retain-history", RETAINED], stdout=out, stderr=out)
@@ -218,9 +258,11 @@ def main() -> None:
     """Soak, and print what was measured."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Run Penstock under load and measure it.")
     parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--connect", action="store_true", help="also query through Spark Connect")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="penstock-soak-") as folder:
-        measured = soak(given.minutes, Path(folder))
+        packages = install_client(Path(folder) / "packages") if given.connect else None
+        measured = soak(given.minutes, Path(folder), packages)
     for line in measured.report():
         print(line)
     for error in measured.errors[:10]:

@@ -42,6 +42,19 @@ def test_event_is_a_line_of_json_in_the_file_and_of_text_on_stderr(tmp_path: Pat
     assert lines[0] == f"{at} INFO    run: shop: copying public.orders"
 
 
+def test_numbers_stay_numbers_and_the_message_names_the_source(tmp_path: Path) -> None:
+    copied = Event(
+        "snapshot of public.orders complete: 1,200 rows", "snapshot_complete", table="public.orders", rows=1200
+    )
+    with open_event_log(tmp_path):
+        log_event(Event.of_source("shop", copied))
+        log_event(Event.of_source("shop", "resumed"))
+    first, second = logged(tmp_path)
+    assert (first["source"], first["table"], first["rows"]) == ("shop", "public.orders", 1200)
+    assert first["message"] == "shop: snapshot of public.orders complete: 1,200 rows"
+    assert (second["event"], second["source"], second["message"]) == ("progress", "shop", "shop: resumed")
+
+
 def test_json_lines_on_stderr(tmp_path: Path) -> None:
     lines = list[str]()
     with open_event_log(tmp_path, form="json", write=lines.append):

@@ -22,7 +22,22 @@ def test_a_name_is_split_at_the_first_dot() -> None:
     assert str(TableName("public", "orders")) == "public.orders"
 
 
-@pytest.mark.parametrize("text", ["", "orders", ".orders", "public.", "."])
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        (TableName("a.b", "c"), '"a.b".c'),
+        (TableName("a", "b.c"), "a.b.c"),
+        (TableName('say "hi"', "c"), '"say ""hi""".c'),
+        (TableName("a b", 'c"d'), 'a b.c"d'),
+        (TableName("a", "b\nc"), "a.b\nc"),
+    ],
+)
+def test_names_of_different_tables_are_different(table: TableName, text: str) -> None:
+    assert str(table) == text
+    assert TableName.parse(text) == table
+
+
+@pytest.mark.parametrize("text", ["", "orders", ".orders", "public.", ".", '"a.b"', '"a.b.c', 'a".b'])
 def test_name_without_both_parts_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"schema\.table"):
         TableName.parse(text)

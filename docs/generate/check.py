@@ -25,6 +25,7 @@ _FIELDS: dict[type, dict[str, str]] = {
     CheckTable: {
         "name": "The name in Postgres, `schema.table`.",
         "capturable": "Whether the table can be captured.",
+        "live": "The name of its live table: `source.table`.",
     },
     CheckFinding: {
         "level": "`error`, `warning` or `info`.",
@@ -43,7 +44,7 @@ def page() -> str:
         "db.example.com:5432/shop",
         None,
         True,
-        [CheckTable("public.orders", True), CheckTable("public.visits", False)],
+        [CheckTable("public.orders", True, "shop.orders"), CheckTable("public.visits", False, "shop.visits")],
         [
             CheckFinding(
                 "error",

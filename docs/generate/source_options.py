@@ -8,6 +8,7 @@ from docs.generate.option_tables import option_table
 
 from penstock.sources.postgres.options import (
     Heartbeat,
+    NewTables,
     Ownership,
     Partitions,
     PostgresOptions,
@@ -37,6 +38,7 @@ def page() -> str:
         "windows, too. The [design](../design.md#snapshot-repair-and-verify) explains them.",
     ]
     for title, kinds in (
+        ("New tables", NewTables),
         ("Ownership", Ownership),
         ("Rules", Rules),
         ("Partitions", Partitions),

@@ -52,10 +52,10 @@ _FIELDS: dict[type, dict[str, str]] = {
         "code": "What it is about; the codes are stable.",
         "message": "What is the case, for people to read.",
         "hint": "What to do about it.",
-        "since": "When it began; the present time if no process runs the home.",
         "source": "The source that it is about, or null.",
         "table": "The table that it is about, by its name upstream, or null.",
         "sink": "The sink that it is about, or null.",
+        "since": "When it began; the present time if no process runs the home.",
     },
     SlotStatus: {
         "name": "The name of the slot.",

@@ -109,8 +109,9 @@ def page() -> str:
             "A value that its Spark type cannot represent stops its table at that transaction with a permanent error; "
             "the other tables continue. To capture the column, list it in the option [`text "
             "columns`](source-options.md): it is then a `string` with exactly the text that Postgres prints, whatever "
-            "its type. `exclude columns` omits a column. See [recover a failed "
-            "table](../how-to/recover-a-failed-table.md).",
+            "its type. Dates, timestamps, numerics, and types whose Spark type is `string` anyway, are printed by "
+            "Penstock; for a text column of another type, Postgres sends all columns of the source as text, as above. "
+            "`exclude columns` omits a column. See [recover a failed table](../how-to/recover-a-failed-table.md).",
             "If a composite type is altered upstream, its values no longer match the type as captured. That is a "
             "permanent error of the table as well; `ALTER SOURCES … RETRY TABLE` takes a new snapshot.",
             "## Unsupported types",

@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import logging
 import logging.handlers
-import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from penstock.layout import event_log_path
+from penstock.private_file import create_folder, private
 from penstock.unexpected_errors import origin
 
 __all__ = [
@@ -65,8 +65,15 @@ class Event(str):
     def __new__(cls, message: str, name: str, level: Level = "info", **fields: Any) -> Event:
         """Create an event; `fields` name the objects that it is about, and contain no row values."""
         made = super().__new__(cls, message)
-        made.name, made.level, made.fields = name, level, {key: str(value) for key, value in fields.items()}
+        made.name, made.level = name, level
+        made.fields = {key: value if isinstance(value, int) else str(value) for key, value in fields.items()}
         return made
+
+    @classmethod
+    def of_source(cls, source: str, text: str) -> Event:
+        """Return an event, or a plain message, as an event of a source, which its message begins with."""
+        event = text if isinstance(text, Event) else cls(text, "progress")
+        return cls(f"{source}: {text}", event.name, event.level, source=source, **event.fields)
 
 
 def log_event(text: str, logger: str = "run") -> None:
@@ -165,18 +172,14 @@ class _RotatedFile(logging.handlers.RotatingFileHandler):
     """A file that only its owner can read; if it cannot be written, the home continues without it."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        create_folder(path.parent)
         super().__init__(path, maxBytes=MOST_BYTES, backupCount=FILES, encoding="utf-8", delay=True)
 
     def _open(self) -> Any:
-        return open(self.baseFilename, self.mode, encoding=self.encoding, opener=_private)
+        return open(self.baseFilename, self.mode, encoding=self.encoding, opener=private)
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Ignore a full disk, which is reported elsewhere."""
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 class _Lines(logging.Handler):

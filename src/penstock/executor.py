@@ -24,7 +24,7 @@ from penstock.engine.sinks import AnySink
 from penstock.engine.status import leftovers
 from penstock.engine.table_names import local_names
 from penstock.engine.transaction_tail import transaction_json
-from penstock.errors import UsageError, with_hint
+from penstock.errors import TableError, UsageError, with_hint
 from penstock.layout import base_path
 from penstock.sinks.kafka.spec import KafkaSink
 from penstock.sinks.words import SinkEnvelope
@@ -129,12 +129,11 @@ class Subscription:
     source: str
     table: str | None
 
-    def transactions(self, stop: Callable[[], bool]) -> Iterator[str]:
-        """Yield transactions as JSON, from now on, until `stop` returns True."""
-        followed = self.home.tail(self.source, [self.table] if self.table else (), stop=stop)
-        with closing(followed):
-            for transaction in followed:
-                yield transaction_json(self.source, transaction)
+    def transactions(self, stop: Callable[[], bool]) -> Iterator[str | TableError]:
+        """Yield transactions as JSON, from now on, until `stop` returns True; and errors of tables that are skipped."""
+        with closing(self.home.subscribe(self.source, self.table, stop)) as found:
+            for each in found:
+                yield each if isinstance(each, TableError) else transaction_json(self.source, each)
 
 
 READ_ONLY = (

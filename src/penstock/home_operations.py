@@ -18,12 +18,12 @@ from pydantic import SecretStr
 from penstock.catalog.progress import CopyProgress
 from penstock.catalog.repairs import Repair, Repairs
 from penstock.catalog.states import SourceState
-from penstock.catalog.store import Catalog
+from penstock.catalog.store import Catalog, SourceRecord
 from penstock.changelog.interface import ChangeLog, Frontiers
 from penstock.engine.alarms import with_alarms
 from penstock.engine.as_of import AsOf
 from penstock.engine.catalog_records import instance_of, require_database, whole_spec_of
-from penstock.engine.check import CheckReport, check_sources
+from penstock.engine.check import CheckedSource, CheckReport, check_sources
 from penstock.engine.lifecycle import TABLES, create_source, drop_source, recover
 from penstock.engine.locks import hold_home, holder, lifecycle_lock, try_lifecycle_lock
 from penstock.engine.sealed_secrets import forget_unused, references, seal, sink_secrets
@@ -331,7 +331,11 @@ class HomeOperations:
     def check(self, name: str) -> CheckReport:
         """Check whether a source can resume: whether the upstream objects that it needs exist and are intact."""
         records = named_sources(self._catalog, name)
-        return check_sources([(self._catalog.log(record.name), record) for record in records])
+        return check_sources([self._checked(record) for record in records])
+
+    def _checked(self, record: SourceRecord) -> CheckedSource:
+        names = {table.upstream: table.local for table in self._catalog.tables(record.name)}
+        return CheckedSource(self._catalog.log(record.name), record, names)
 
     @contextmanager
     def run(
@@ -447,6 +451,17 @@ class HomeOperations:
         from penstock.engine.transaction_tail import tail
 
         return tail(self._catalog, source, tables, start, stop, failed)
+
+    def subscribe(
+        self, source: str, table: str | None, stop: Callable[[], bool]
+    ) -> Generator[Transaction | TableError, None, None]:
+        """Yield the transactions of a source, or of one of its tables, from now on, until `stop` returns True.
+
+        Without a table, the error of a table that is left out from there on is yielded, too.
+        """
+        from penstock.engine.transaction_tail import subscribe
+
+        return subscribe(self._catalog, source, table, stop)
 
     def copied(self, source: str) -> dict[str, CopyProgress]:
         """Return the progress of the snapshots in progress, by ``source.table``; each shard has its own entry."""

@@ -5,16 +5,20 @@
     home/
       penstock.db        the catalog
       log/SOURCE.db      the change log of a source
-      lake/SOURCE/TABLE  its base tables (Delta)
+      lake/SOURCE/TABLE  its base tables (Delta), see `folder_name`
       state/SOURCE/      files that its instance keeps in addition to the log
-      secrets/SOURCE/    secrets that were given as plaintext, readable by the owner only (secrets/sink-SINK/ of sinks)
-      logs/              the log of the running process, readable by the owner only
+      secrets/SOURCE/    secrets that were given as plaintext (secrets/sink-SINK/ of sinks)
+      logs/              the log of the running process
       run/               locks, the state of the running process, the output of capture processes, and the token of
                          Spark Connect
+
+Other users can enter none of these folders, nor read the catalog, even in a home that was created for all to read.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from pathlib import Path
 
 __all__ = [
@@ -24,6 +28,7 @@ __all__ = [
     "connect_token_path",
     "defects_path",
     "event_log_path",
+    "folder_name",
     "lake_path",
     "log_path",
     "process_path",
@@ -52,12 +57,30 @@ def lake_path(home: Path, source: str) -> Path:
 
 def base_path(home: Path, source: str, table: str) -> Path:
     """Return the folder of one base table, by its local name."""
-    return lake_path(home, source) / table
+    return lake_path(home, source) / folder_name(table)
+
+
+def folder_name(table: str) -> str:
+    """Return the folder of a table in the lake, by its local name.
+
+    A plain name is its own folder. Names are given upstream, and others mean something to a file system, to Delta or to
+    Spark: ``..``, ``a/b``, ``_delta_log``, ``.hidden``, ``year=2024``, ``50%``. Of such a name, and of a long one, the
+    folder has the plain characters and a hash; no plain name contains the ``~`` between them.
+    """
+    if _PLAIN.fullmatch(table) and len(table.encode()) <= _LONGEST:
+        return table
+    plain = _NOT_PLAIN.sub("_", table).strip("_")[:_SHORTENED]
+    return f"{plain}~{hashlib.sha256(table.encode()).hexdigest()[:16]}"
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9]+")
+_LONGEST, _SHORTENED = 100, 40
 
 
 def quarantine_path(home: Path, source: str, table: str) -> Path:
     """Return the folder of a table's quarantined messages, by its local name."""
-    return lake_path(home, source) / ".quarantine" / table
+    return lake_path(home, source) / ".quarantine" / folder_name(table)
 
 
 def repair_path(home: Path, source: str, repair: int) -> Path:

@@ -5,6 +5,7 @@ In a sharded source, the tables of the same name on all shards are read as one t
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -25,6 +27,7 @@ from penstock.engine.as_of import AsOf
 from penstock.engine.catalog_records import instance_of
 from penstock.engine.requests import dropped
 from penstock.engine.status import home_status
+from penstock.engine.table_names import live_names_of
 from penstock.errors import DefiniteError, PenstockError, TableError, TransientError, UsageError
 from penstock.layout import base_path, quarantine_path
 from penstock.live_names import register_names
@@ -101,13 +104,18 @@ class Live:
         if known is None and "." in name and len(sources) == 1:
             known = names.get(f"{sources.pop()}.{name.lower()}")
         if known is None:
-            message = f"there is no table {name}"
-            raise UsageError(message, f"Tables of this home: {', '.join(self.tables()) or 'none'}.")
+            raise self._no_table(name)
         if known in _STATUS:
             return self._status(_STATUS[known])
         if known not in self._frames:
             self._frames[known] = self._frame(known)
         return self._frames[known]
+
+    def _no_table(self, name: str) -> UsageError:
+        tables: dict[str, TableRecord | ShardedTable] = {**self._tables, **self._sharded}
+        found = live_names_of(name, {known: tables[known].upstream for known in self.tables() if known in tables})
+        hint = f"{found} Tables of this home: {', '.join(self.tables()) or 'none'}.".strip()
+        return UsageError(f"there is no table {name}", hint)
 
     @cached_property
     def _quarantines(self) -> dict[str, TableRecord]:
@@ -143,6 +151,11 @@ class Live:
             frame.createTempView(view)
         try:
             return self._store.spark.sql(resolved.text)
+        except AnalysisException as error:
+            unknown = _unknown_table(error)
+            if unknown is None or unknown[0] not in {name.partition(".")[0] for name in self.tables()}:
+                raise
+            raise self._no_table(".".join(unknown)) from None
         finally:
             for view in frames:
                 self._store.spark.catalog.dropTempView(view)
@@ -294,6 +307,14 @@ class Live:
 
 def _upstream_name(record: TableRecord | ShardedTable) -> tuple[str, ...]:
     return record.source.lower(), record.upstream.schema.lower(), record.upstream.name.lower()
+
+
+def _unknown_table(error: AnalysisException) -> list[str] | None:
+    """Return the parts of the name of a table that does not exist; None if the error is another one."""
+    if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+        return None
+    name = (error.getMessageParameters() or {}).get("relationName", "")
+    return [part.replace("``", "`") for part in re.findall(r"`((?:[^`]|``)*)`", name)] or None
 
 
 @dataclass(frozen=True)

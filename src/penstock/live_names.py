@@ -99,7 +99,8 @@ class LiveNames:
         self._open_view = open_view
         self._shared: dict[str, tuple[NamedTables, float]] = {}
         self._names = _NAMES.setdefault(spark.sparkContext, _Names())
-        function = self._names.function(spark, ByQuery(spark, self._view_of_new_query))
+        self._views = ByQuery(spark, self._view_of_new_query)
+        function = self._names.function(spark, self._views)
         function.add_to(spark)
         function.add_to_new_sessions(spark)
 
@@ -107,6 +108,14 @@ class LiveNames:
         """Bring the views in Spark's catalog in line with the tables of the home; call it again when these change."""
         self._names.declare(self._spark, tables)
         self._names.retire(self._spark, tables.tables())
+
+    def release_ended(self) -> None:
+        """Release the views of queries that have ended, and the history that they hold; call it from time to time."""
+        self._views.forget_ended()
+        self._forget_shared(time.monotonic())
+
+    def _forget_shared(self, now: float) -> None:
+        self._shared = {as_of: kept for as_of, kept in self._shared.items() if now < kept[1] + _SHARED_SECONDS}
 
     def _view_of_new_query(self) -> _LiveOf:
         """Return the view for a query of the session that is active in Spark's thread."""
@@ -116,7 +125,7 @@ class LiveNames:
         recent, opened = self._shared.get(text, (live, now))
         if recent.positions != live.positions or now > opened + _SHARED_SECONDS:
             recent, opened = live, now
-        self._shared = {as_of: kept for as_of, kept in self._shared.items() if now < kept[1] + _SHARED_SECONDS}
+        self._forget_shared(now)
         self._shared[text] = recent, opened
         return lambda _: recent
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import enum
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -17,8 +18,12 @@ from typing import NamedTuple, Self
 import pyarrow as pa
 
 __all__ = [
-    "RESERVED",
+    "COUNT",
+    "FROM",
+    "GONE",
+    "OWN_PREFIX",
     "SHARD",
+    "UNCHANGED",
     "Image",
     "IncludedColumn",
     "TableName",
@@ -28,6 +33,7 @@ __all__ = [
     "enum_labels",
     "image_schema",
     "is_not_null",
+    "is_reserved",
     "missing_value",
     "type_name",
     "with_base_type_name",
@@ -37,8 +43,16 @@ __all__ = [
     "with_type_name",
 ]
 
-RESERVED = frozenset({"_gone", "_unchanged", "_from", "_count"})
-"""Names of the columns that Penstock adds to those of a table; a table must not use them, in any case."""
+OWN_PREFIX = "_penstock_"
+"""Begins the names of the columns that Penstock adds to those of a table while it reads or merges it."""
+GONE, UNCHANGED, FROM, COUNT = (f"{OWN_PREFIX}{name}" for name in ("gone", "unchanged", "from", "count"))
+"""The columns that a net change has besides those of the table: see `penstock.tables.fold`."""
+
+
+def is_reserved(column: str) -> bool:
+    """Return whether a column of a table must not have this name, in any case."""
+    return column.lower().startswith(OWN_PREFIX)
+
 
 SHARD = "penstock_shard"
 """The column that identifies the shard of a row, and is part of the key; a table of a shard must not have it."""
@@ -86,16 +100,26 @@ class TableName:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse ``schema.name``; the schema must not contain a dot."""
-        schema, dot, name = text.partition(".")
-        if not dot or not schema or not name:
+        """Parse the output of `__str__`; raise `ValueError` for other texts."""
+        found = _TABLE_NAME.fullmatch(text)
+        if found is None:
             message = f"invalid table name {text!r}: expected schema.table"
             raise ValueError(message)
-        return cls(schema, name)
+        quoted, schema, name = found.groups()
+        return cls(quoted.replace('""', '"') if quoted else schema, name)
 
     def __str__(self) -> str:
-        """Return ``schema.name``, unquoted: for messages and for keys in the catalog, never for SQL text."""
-        return f"{self.schema}.{self.name}"
+        """Return ``schema.name``, for messages and for keys in the catalog, never for SQL text.
+
+        Only a schema with a dot or a quote is in double quotes: without them, it would be another table's name.
+        """
+        schema = self.schema
+        if "." in schema or '"' in schema:
+            schema = '"' + schema.replace('"', '""') + '"'
+        return f"{schema}.{self.name}"
+
+
+_TABLE_NAME = re.compile(r'(?:"((?:[^"]|"")+)"|([^".]+))\.(.+)', re.DOTALL)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ own, produce the same lines. The results of a script follow each other, and an e
                 {"done": true, "rows": n, "truncated": false, "seconds": s}
     SUBSCRIBE   {"query": id, "subscribed": name}
                 {"transaction": {…}}                            for each transaction, until the request is cancelled
+                {"skipped": {"table": …, "position": …, "message": …, "hint": …}}    a table of the source has failed
     statement   {"answer": {"message": …}}  or  {"answer": {"columns": […], "rows": [[…], …]}}
     error       {"error": {"message": …, "hint": …, "code": …}}     code: its class in `penstock.errors`
 
@@ -30,8 +31,9 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from penstock import errors
 from penstock.changelog.json_rows import json_lists
-from penstock.errors import DefiniteError, PenstockError, UsageError
+from penstock.errors import DefiniteError, PenstockError, TableError, UsageError
 from penstock.executor import Query, Subscription
+from penstock.positions import Lsn
 from penstock.spark.arrow_results import arrow_batches, arrow_schema, portable
 from penstock.sql.show_statements import Answer
 
@@ -63,9 +65,16 @@ def result_messages(
         elif isinstance(result, Subscription):
             name = ".".join(filter(None, [result.source, result.table]))
             yield _text({"query": identifier, "subscribed": name})
-            yield from (f'{{"transaction":{transaction}}}' for transaction in result.transactions(stop))
+            yield from map(_subscription_message, result.transactions(stop))
         else:
             yield from _query_messages(result, identifier, limit, began)
+
+
+def _subscription_message(found: str | TableError) -> str:
+    if isinstance(found, str):
+        return f'{{"transaction":{found}}}'
+    skipped = {"table": found.table, "position": str(Lsn(found.lsn)), "message": found.message, "hint": found.hint}
+    return _text({"skipped": skipped})
 
 
 def _query_messages(query: Query, identifier: str, limit: int | None, began: float) -> Iterator[str]:

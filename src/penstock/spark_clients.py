@@ -116,3 +116,4 @@ class _SparkClients:
             self._serving = spark
             self._report(f"Spark Connect: {self._address.url}, token in {self._token_path}")
         self._names.declare(self._home.undated(spark))
+        self._names.release_ended()

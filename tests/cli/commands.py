@@ -1,13 +1,12 @@
 """Runs `penstock` commands as a user does, without the start-up time.
 
-The imports take seconds, so most runs are forks of one process that has done them, each with its own arguments,
-environment, working folder and streams, the real `main` and the real exit code. `in_a_shell` starts the installed
-program, for tests that need it.
+The imports take seconds, so most runs are forks of one process that has done them (`tests.forks`), each with its own
+arguments, environment, working folder and streams, the real `main` and the real exit code. `in_a_shell` starts the
+installed program, for tests that need it.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 import resource
@@ -19,12 +18,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from penstock.cli.main import SUMMARIES
+from tests.forks import FORKS
+
 from penstock.testing.waiting import PATIENCE
 
 STARTED_SPARK = 99
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["pyspark.sql", "penstock.executor", *(f"penstock.cli.{name}" for name in SUMMARIES)])
 _REMOVED_VARIABLES = (
     "PGPASSWORD",
     "PGPASSFILE",
@@ -77,9 +75,9 @@ def penstock(
     `file_bytes` limits the size of the files that it writes.
     """
     argv = [str(argument) for argument in arguments]
-    (out, to_out), (err, to_err) = _FORKS.Pipe(duplex=False), _FORKS.Pipe(duplex=False)
+    (out, to_out), (err, to_err) = FORKS.Pipe(duplex=False), FORKS.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder, out, err:
-        process = _FORKS.Process(
+        process = FORKS.Process(
             target=_run, args=(argv, dict(env or {}), str(cwd or folder), (to_out, to_err), file_bytes)
         )
         with to_out, to_err:

@@ -87,7 +87,7 @@ def test_existing_source(shop: Database, tmp_path: Path) -> None:
         found = json.loads(fine.out)
         assert (fine.code, found["source"], found["ready"]) == (DONE, "shop", True)
         shop.execute("CREATE TABLE later (id int PRIMARY KEY)")
-        assert "newer than the source" in penstock("check", "shop", "--home", home.path).out
+        assert "the table is new; `penstock run` captures it" in penstock("check", "shop", "--home", home.path).out
         shop.execute("ALTER PUBLICATION penstock_shop DROP TABLE orders")
         shop.execute("SELECT pg_replication_slot_advance('penstock_shop', pg_current_wal_lsn())")
         broken = penstock("check", "shop", "--home", home.path)

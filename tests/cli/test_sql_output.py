@@ -75,5 +75,8 @@ def test_transactions_of_a_subscription(capsys: pytest.CaptureFixture[str]) -> N
     printed = capsys.readouterr()
     assert json.loads(printed.out, parse_float=Decimal) == transaction
     assert "subscribed to shop.o" in printed.err
-    SqlOutput().print(messages)
-    assert "insert   id: 1, total: 1.50" in capsys.readouterr().out
+    skipped = {"table": "public.o", "position": "0/2", "message": "a column was dropped", "hint": "Retry it."}
+    SqlOutput().print([*messages, {"skipped": skipped}])
+    printed = capsys.readouterr()
+    assert "insert   id: 1, total: 1.50" in printed.out
+    assert "skipped: public.o from 0/2: a column was dropped\nhint: Retry it.\n" in printed.err

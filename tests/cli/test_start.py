@@ -16,6 +16,7 @@ from tests.conftest import Database
 from penstock.cli.main import SUMMARIES, app
 from penstock.errors import TransientError
 from penstock.home import open_home
+from penstock.layout import event_log_path
 from penstock.server.serving import serve
 
 _HEAVY = ("pyspark", "py4j", "numba")
@@ -47,7 +48,7 @@ def all_imported(*arguments: str) -> str:
 
 
 def test_help_imports_no_command() -> None:
-    assert imported("--help") == ""
+    assert all_imported("--help") == ""
 
 
 def test_status_needs_neither_spark_nor_kernels(database: Database, tmp_path: Path) -> None:
@@ -61,8 +62,22 @@ def test_status_needs_neither_spark_nor_kernels(database: Database, tmp_path: Pa
         home.drop("shop")
 
 
-def test_check_does_not_need_spark(database: Database) -> None:
-    assert imported("check", database.url) in ("", "numba")  # which types are supported is known by their codecs
+def test_check_needs_neither_spark_nor_kernels(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, at timestamptz, total numeric(12, 2), words text[])")
+    assert imported("check", database.url) == ""
+    home = open_home(tmp_path)
+    home.create(database.url, "shop")
+    try:
+        assert imported("check", "shop", "--home", str(tmp_path)) == ""
+    finally:
+        home.drop("shop")
+
+
+def test_logs_need_nothing_of_a_home(tmp_path: Path) -> None:
+    path = event_log_path(tmp_path)
+    path.parent.mkdir()
+    path.touch()
+    assert all_imported("logs", "--home", str(tmp_path)) == ""
 
 
 def test_statements_for_a_running_home_need_neither(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from penstock.errors import TableError
 from penstock.home import Home, open_home
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
+from penstock.testing.thread_capture import ThreadCapture
 from penstock.testing.waiting import PATIENCE, until
 
 
@@ -35,20 +36,19 @@ def home(database: Database, tmp_path: Path) -> Iterator[Home]:
 
 
 @contextmanager
-def capture_process(home: Home, database: Database) -> Iterator[None]:
-    """Run only the capture process; transactions committed in the block are in the log when the block ends."""
-    command = [sys.executable, "-m", "penstock.engine.capture_process", str(home.path), "shop"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE) as process:
-        try:
-            yield
-            now = Lsn.parse(database.execute("SELECT pg_current_wal_lsn()::text")[0][0])
-            until(lambda: home.frontiers("shop").durable >= now, f"the log to reach {now}")
-        finally:
-            process.kill()
+def captured(home: Home, database: Database) -> Iterator[None]:
+    """Run only capture, in a thread; transactions committed in the block are in the log when the block ends."""
+    capture = ThreadCapture(home.path, "shop")
+    try:
+        yield
+        now = Lsn.parse(database.execute("SELECT pg_current_wal_lsn()::text")[0][0])
+        until(lambda: home.frontiers("shop").durable >= now, f"the log to reach {now}")
+    finally:
+        capture.stop()
 
 
 def test_transactions_as_json_and_text(home: Home, database: Database) -> None:
-    with capture_process(home, database):
+    with captured(home, database):
         database.execute(
             "INSERT INTO orders VALUES (9007199254740993, 12345678901234567890.0123456789, '\\x00ff', "
             "'2026-01-02 03:04:05.000006+00'); INSERT INTO items VALUES (1, E'say \"hi\"\\n')"
@@ -82,7 +82,7 @@ def test_transactions_as_json_and_text(home: Home, database: Database) -> None:
 
 
 def test_ctrl_c_ends_the_tail_and_releases_its_lease(home: Home, database: Database) -> None:
-    with capture_process(home, database):
+    with captured(home, database):
         database.execute("INSERT INTO items VALUES (1, 'x')")
     command = [sys.executable, "-m", "penstock.cli", "tail", "shop", "--from", "earliest", "--home", str(home.path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -100,7 +100,7 @@ def test_ctrl_c_ends_the_tail_and_releases_its_lease(home: Home, database: Datab
 
 
 def test_closed_output_pipe_ends_the_tail(home: Home, database: Database) -> None:
-    with capture_process(home, database):
+    with captured(home, database):
         for number in range(5):
             database.execute(f"INSERT INTO items VALUES ({number}, repeat('x', 50000))")
     command = f"{sys.executable} -m penstock.cli tail shop --from earliest --limit 5 --format json --home {home.path}"

@@ -7,7 +7,6 @@ transfers at one position, or the invariants of the bank do not hold.
 from __future__ import annotations
 
 import os
-import socket
 import stat
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from penstock.testing.waiting import PATIENCE, until
 from tests.conftest import Database
 from tests.end_to_end.conftest import Penstock
 from tests.end_to_end.test_kill import wait_for_snapshot
-from tests.spark.test_connect import LOCK
+from tests.spark.connect_packages import free_port, install_client
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(1200)]
 
@@ -73,22 +72,13 @@ print("seen", *seen)
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the packages of the client."""
-    folder = tmp_path_factory.mktemp("connect")
-    install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--require-hashes", "--target", str(folder)]
-    subprocess.run([*install, "-r", str(LOCK)], check=True)
-    return folder
+    return install_client(tmp_path_factory.mktemp("connect"))
 
 
 def client(packages: Path, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(packages)}
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=10 * PATIENCE, check=False)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_clients_see_whole_transactions(penstock_run: Penstock, shop_and_bank: Database, packages: Path) -> None:
@@ -119,3 +109,4 @@ def test_clients_see_whole_transactions(penstock_run: Penstock, shop_and_bank: D
     assert wrong.returncode != 0
     assert "Invalid authentication token" in wrong.stderr
     assert penstock_run.interrupt() == 0
+    assert "Spark Connect: unexpected" not in penstock_run.output.read_text(encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import httpx
 import pytest
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.deep
 
 def test_page_of_a_running_home(penstock_run: Penstock, shop_and_bank: Database) -> None:
     penstock_run.options = ("--listen", "127.0.0.1:0")
+    penstock_run.home.mkdir(mode=0o755)  # as the administrator of a machine may create it
     penstock_run.start()
     server = until(lambda: found_server(penstock_run), "the server")
     assert server is not None
@@ -29,6 +31,7 @@ def test_page_of_a_running_home(penstock_run: Penstock, shop_and_bank: Database)
         assert client.get("/healthz").status_code == 200
         until(lambda: is_ready(penstock_run, client), "Spark and the sources")
         until(lambda: all(state == "live" for state in states(client)), "the initial snapshot")
+        assert readable_by_others(penstock_run.home) == []
         shown = json.loads(penstock("status", "--json", "--home", penstock_run.home).out)
         served = client.get("/api/status").json()
         assert shown.keys() == served.keys()
@@ -53,6 +56,12 @@ def follow_until_stopped(penstock_run: Penstock, client: httpx.Client, database:
             penstock_run.require_running()
         assert penstock_run.interrupt() == 0, penstock_run.output.read_text()
         assert all(name == "status" for name, _ in stream)
+
+
+def readable_by_others(folder: Path) -> list[Path]:
+    """Return the files and folders of a folder that other users can read, or enter."""
+    found = [path for path in folder.iterdir() if path.stat().st_mode & 0o077]
+    return found + [inside for path in found if path.is_dir() for inside in readable_by_others(path)]
 
 
 def found_server(penstock_run: Penstock) -> Address | None:

@@ -12,7 +12,6 @@ state before the next.
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import re
 import signal
@@ -23,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from tests.forks import FORKS
 
 from penstock.testing.waiting import until
 
 __all__ = ["killed_at", "killed_at_each_step", "killed_when"]
 
-_PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload([__name__, "tests.engine.actions"])
 _HARMLESS = re.compile(r"\s*(SELECT|SHOW|IDENTIFY_SYSTEM|SET|WITH|BEGIN)\b", re.IGNORECASE)
 _CHANGING = re.compile(r"pg_(create|drop|advance)_?\w*replication_slot|pg_create_logical", re.IGNORECASE)
 _FILES = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "shutil.rmtree")
@@ -51,7 +49,7 @@ def killed_at_each_step(action: Action, *args: Any, notes: Path, prepare: Callab
 def killed_at(number: int, action: Action, *args: Any, notes: Path) -> str:
     """Run `action` in a child process that is killed at a step; return the name of the step."""
     notes.unlink(missing_ok=True)
-    process = _PROCESSES.Process(target=_child, args=(action, args, notes, number))
+    process = FORKS.Process(target=_child, args=(action, args, notes, number))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
@@ -60,7 +58,7 @@ def killed_at(number: int, action: Action, *args: Any, notes: Path) -> str:
 
 def killed_when(reached: Callable[[], bool], action: Action, *args: Any) -> None:
     """Run `action` in a child process that is killed in the middle of a step: as soon as `reached` returns true."""
-    process = _PROCESSES.Process(target=action, args=args)
+    process = FORKS.Process(target=action, args=args)
     process.start()
 
     def reached_it() -> bool:

@@ -174,6 +174,36 @@ def test_no_progress(case: str) -> None:
     assert at(67, HOME) == []
 
 
+def stalls(*statuses: HomeStatus) -> list[tuple[str | None, str]]:
+    """What alarms after the last of these statuses, which follow each other every four minutes."""
+    alarms, memory = list[AlarmStatus](), Memory()
+    for number, status in enumerate(statuses):
+        now = NOW + timedelta(minutes=4 * number)
+        alarms, memory = evaluate(status, memory, Limits(stalled=timedelta(minutes=5)), now)
+    return [(alarm.table, alarm.code) for alarm in alarms]
+
+
+def copying(rows: int, size: int, position: str = "0/100") -> HomeStatus:
+    """A home with a table that is copied, one whose copy waits for the first, and one that is applied."""
+    first = replace(TABLE, state="pending", copied_rows=rows, copied_bytes=size)
+    second = replace(TABLE, upstream="public.u", state="pending", copied_rows=0, copied_bytes=0)
+    return home(tables=[first, second, replace(TABLE, upstream="public.v", behind=7, position=position)])
+
+
+def test_a_slow_snapshot_is_progress_also_of_tables_that_wait_for_it() -> None:
+    assert stalls(copying(1, 10), copying(1, 20), copying(1, 30)) == [], "one long row after the other"
+    assert stalls(copying(1, 10), copying(2, 10), copying(3, 10)) == []
+    stuck = stalls(copying(1, 10), copying(2, 10), copying(2, 10), copying(2, 10))
+    assert stuck == [(name, "no_progress") for name in ("public.t", "public.u", "public.v")]
+    assert stalls(copying(2, 10), copying(2, 10, "0/101"), copying(2, 10, "0/102")) == stuck[:2]
+
+
+def test_waiting_for_something_else_each_time_is_progress() -> None:
+    waits = [home(waiting=f"transaction 5 is incomplete: {number} of 90 events") for number in range(3)]
+    assert stalls(*waits) == []
+    assert stalls(*waits, waits[-1], waits[-1]) == [(None, "no_progress")]
+
+
 def test_home_that_is_stopped_makes_no_progress_and_needs_none() -> None:
     """But the server retains WAL for it."""
     stopped = replace(home(lag_bytes=100, slot=replace(SLOT, active=False, retained_bytes=11 * GB)), running=None)

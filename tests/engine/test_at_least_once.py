@@ -113,6 +113,7 @@ def test_messages_are_those_of_exactly_once(
     assert sorted(names) == ["shop.json", "shop.lock"], "the key of hashes is removed"
 
 
+@pytest.mark.deep
 def test_interrupted_write_is_repeated(
     start_spark_shop: Callable[..., Shop], broker: SharedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

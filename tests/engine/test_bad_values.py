@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.engine.shop import Shop
 
+from penstock.event_log import Event
 from penstock.home import Home
 from penstock.testing.memory_tables import MemoryTables
 from penstock.testing.waiting import until
@@ -59,6 +60,12 @@ def test_snapshot_error_names_all_columns_and_how_to_find_the_rows(start_shop: C
         "no value of the row is shown"
     )
     assert "2 of 3 tables complete" in " ".join(shop.reported)
+    events = [each for each in shop.reported if isinstance(each, Event)]
+    copying = [each.fields for each in events if each.name == "table_copying"]
+    assert {(each["source"], each["table"]) for each in copying} > {("shop", "public.t")}
+    assert all(isinstance(each["total"], int) for each in copying)
+    (done,) = [each.fields for each in events if each.name == "snapshot_complete"]
+    assert done == {"source": "shop", "tables": 2, "total": 3}
     assert rows_found_by(shop, hint) == [(11,)], "the query returns no other row"
     shop.database.execute("DELETE FROM t WHERE id = 11")
     shop.home.retry("shop", "t")

@@ -152,6 +152,7 @@ SECOND = (
 )
 
 
+@pytest.mark.deep
 def test_postgres_and_http(targets: Targets) -> None:
     import to_postgres  # type: ignore[import-not-found]
 

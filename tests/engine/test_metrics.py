@@ -94,8 +94,8 @@ def test_slot_disk_and_alarms() -> None:
         replace(source("b", "failed", 0, "1/A0"), slot=gone),
     ]
     alarms = [
-        AlarmStatus("critical", "disk_low", "full", "Free some.", "2026-11-15T07:15:58+00:00"),
-        AlarmStatus("warning", "no_progress", "stuck", "Look.", "2026-11-15T07:15:58+00:00", "a", "public.t"),
+        AlarmStatus("critical", "disk_low", "full", "Free some.", since="2026-11-15T07:15:58+00:00"),
+        AlarmStatus("warning", "no_progress", "stuck", "Look.", "a", "public.t", since="2026-11-15T07:15:58+00:00"),
     ]
     process = ProcessStatus(1, "restarting Spark", "", "", 3)
     found = samples(HomeStatus(1, "home", None, sources, process=process, disk=DiskStatus(10, 100), alarms=alarms))

@@ -14,6 +14,7 @@ from penstock.catalog.repairs import RepairState
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog
 from penstock.errors import DefiniteError, UsageError
+from penstock.event_log import Event
 from penstock.home import Home
 from penstock.layout import catalog_path
 from penstock.sql.show_statements import Answer
@@ -29,12 +30,18 @@ CREATE TABLE notes (line text); ALTER TABLE notes REPLICA IDENTITY FULL
 
 
 @pytest.fixture
-def shop(database: Any, tmp_path: Path, spark: SparkSession) -> Iterator[Home]:
+def reported() -> list[str]:
+    """What the running home reports."""
+    return []
+
+
+@pytest.fixture
+def shop(database: Any, tmp_path: Path, spark: SparkSession, reported: list[str]) -> Iterator[Home]:
     """A running home with the tables of `churn`, live."""
     database.execute(fill(ROWS) + FILL_UNTOUCHED)
     home = Home(tmp_path / "home")
     home.create(database.url, "shop")
-    with home.run(spark, print) as running:
+    with home.run(spark, reported.append) as running:
         running.wait_live(PATIENCE)
         yield home
 
@@ -114,7 +121,7 @@ def _state(home: Home) -> str:
 
 @pytest.mark.deep
 @pytest.mark.timeout(1200)
-def test_correct_rows_are_not_rewritten(shop: Home, spark: SparkSession) -> None:
+def test_correct_rows_are_not_rewritten(shop: Home, spark: SparkSession, reported: list[str]) -> None:
     before = shop.status().sources[0].tables
     assert shop.repair("shop", "things", keys=[1, [2], {"id": 3}, 999999]).rows_changed == 0
     assert shop.repair("shop", "pairs", keys=[["nobody", 1]]).rows_read == 0
@@ -122,6 +129,10 @@ def test_correct_rows_are_not_rewritten(shop: Home, spark: SparkSession) -> None
     answer = shop.sql("REPAIR shop.things WHERE KEY IN (4, 5)", spark)
     assert isinstance(answer, Answer)
     assert "2 rows read upstream, 0 changed" in answer.message
+    last = until(lambda: [each for each in reported if "is repaired: 2 rows read" in each], "the report")[0]
+    assert isinstance(last, Event)
+    assert last.name == "repair_complete"
+    assert last.fields.items() >= {"source": "shop", "table": "public.things", "rows": 2, "changed": 0}.items()
 
 
 @pytest.mark.parametrize(

@@ -163,8 +163,14 @@ def test_explain_reports_topics_that_cannot_be_used(start_shop: Callable[..., Sh
     assert topics.committed() == []
 
 
-def test_sink_of_a_topic_is_refused(start_shop: Callable[..., Shop], broker: SharedBroker) -> None:
+def test_sink_of_a_topic_with_state_is_rejected(start_shop: Callable[..., Shop], broker: SharedBroker) -> None:
     shop, topic = start_shop(SETUP), Topic(broker, "clicks")
-    shop.home.sql(f"CREATE SOURCE clicks FROM KAFKA BROKER '{broker.bootstrap}' TOPIC '{topic.name}' FORMAT TEXT")
-    with pytest.raises(UsageError, match="sinks of such sources are not available yet"):
+    row = {"id": 1}
+    topic.send([(row, {"op": "u", "before": row, "after": row, "source": {"connector": "postgresql"}})])
+    place = f"KAFKA BROKER '{broker.bootstrap}' TOPIC '{topic.name}'"
+    shop.home.sql(f"CREATE SOURCE clicks FROM {place} KEY FORMAT JSON VALUE FORMAT JSON ENVELOPE DEBEZIUM")
+    with pytest.raises(UsageError, match="ENVELOPE DEBEZIUM compares"):
         shop.home.create_sink("x", "clicks", broker="b:9092", topic="t", format="json", envelope="changes")
+    with pytest.raises(UsageError, match="ENVELOPE DEBEZIUM compares"):
+        shop.home.sink("y", "clicks.clicks", "my.sinks:to_http")
+    assert shop.home.sinks() == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,19 @@ from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.cli.status import render
 from penstock.embedded.postgres import EmbeddedPostgres
+from penstock.engine import new_tables
 from penstock.engine.lifecycle import recover
 from penstock.engine.runner import HomeRunner
+from penstock.engine.sinks import sink_reader
 from penstock.engine.verify import verify_report
 from penstock.errors import DefiniteError, TableError, TransientError, UsageError
 from penstock.home import Home
 from penstock.layout import catalog_path, lake_path, log_path
 from penstock.live import Live
 from penstock.model import SHARD
+from penstock.positions import Lsn
 from penstock.sources.postgres.config import PostgresInstanceConfig
+from penstock.testing.memory_tables import MemoryTables
 from penstock.testing.postgres import start_postgres
 from penstock.testing.waiting import PATIENCE, until
 
@@ -80,14 +84,16 @@ def shards(database: Database, second_database: Database, tmp_path: Path) -> Sha
 # -- created, altered and dropped as one; no Spark ---------------------------------------------------------------------
 
 
-def test_sink_into_a_function_rejects_shards(shards: Shards) -> None:
+def test_sink_into_a_function_reads_all_shards(shards: Shards) -> None:
     shards.both(ORDERS)
     shards.create()
-    with pytest.raises(UsageError, match="source shards is sharded, and sinks into a function do not read shards yet"):
-        shards.home.sink("out", "shards.orders", "my.sinks:to_http")
     with pytest.raises(UsageError, match="shard"):
         shards.home.sink("out", f"{shards.names[0]}.orders", "my.sinks:to_http")
     assert shards.home.sinks() == []
+    shards.home.sink("out", "shards.orders", "my.sinks:to_http")
+    for name in shards.names:
+        with closing(shards.catalog.log(name).reader()) as reader:
+            assert sink_reader("out") in [lease.reader for lease in reader.leases()]
 
 
 def test_sharded_source_is_created_and_dropped_as_one(shards: Shards) -> None:
@@ -253,6 +259,23 @@ def settled_view(shards: Shards, spark: SparkSession) -> Live:
     return shards.home.live(spark, as_of={"shards": server_time(shards.one)}, wait=PATIENCE)
 
 
+def test_new_table_of_all_shards_is_captured(shards: Shards, in_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new_tables, "SECONDS", 0.1)
+    shards.both(ORDERS)
+    shards.create()
+    with shards.home.run(MemoryTables(), lambda _: None) as running:
+        running.wait_live(PATIENCE)
+        shards.one.execute("CREATE TABLE notes (id int PRIMARY KEY)")
+        shards.both("CREATE TABLE later (id int PRIMARY KEY)")
+        until(lambda: shards.states("later") == ["live", "live"], "the new table of both")
+        assert shards.states("notes") == [], "it is on one shard only"
+        shards.two.execute("CREATE TABLE notes (id bigint PRIMARY KEY)")
+        until(lambda: shards.states("notes") == ["failed", "failed"], "the report")
+        shards.two.execute("ALTER TABLE notes ALTER id TYPE int")
+        until(lambda: shards.states("notes") == ["live", "live"], "the table")
+    shards.home.drop("shards")
+
+
 def rows(live: Live, table: str) -> Rows:
     return sorted(tuple(row) for row in live.table(table).collect())
 
@@ -274,6 +297,35 @@ def test_two_databases_are_one_table(shards: Shards, spark: SparkSession, in_pro
         orders = data_source(shards, spark, rows="live")
         assert orders.columns == [SHARD, "id", "body"]
         assert [(row.id, row.body) for row in orders.where(f"{SHARD} = '{two}'").collect()] == [(3, "d")]
+    shards.home.drop("shards")
+
+
+@pytest.mark.deep
+def test_changes_of_two_databases_are_read_as_one(shards: Shards, spark: SparkSession, tmp_path: Path) -> None:
+    shards.one.execute(f"{ORDERS}; INSERT INTO orders VALUES (2, 'b')")
+    shards.two.execute("CREATE TABLE orders (body text, id int PRIMARY KEY); INSERT INTO orders VALUES ('d', 3)")
+    shards.both("CREATE TABLE items (id int PRIMARY KEY)")
+    called: list[tuple[str, str, int]] = []
+
+    def take(frame: DataFrame, first: Lsn | None, last: Lsn) -> None:
+        found = frame.selectExpr(SHARD, "_op", "coalesce(after, before).id").collect()
+        called.extend((row[0], row[1], row[2]) for row in found)
+
+    with running_shards(shards, spark):
+        shards.home.sink("taken", "shards.orders", take)
+        until(lambda: len(called) == 2, "the rows of both shards")
+        _check_changes(shards, spark, tmp_path)
+        one, two = shards.one.name, shards.two.name
+        expected = [
+            (one, "snapshot", 2),
+            (two, "snapshot", 3),
+            (one, "insert", 4),
+            (two, "update", 3),
+            (two, "delete", 3),
+        ]
+        until(lambda: sorted(called) == sorted(expected), "the changes of both shards")
+        shards.home.drop_sink("taken")
+        until(lambda: not shards.home.sinks(), "the drop of the sink")
     shards.home.drop("shards")
 
 
@@ -328,13 +380,45 @@ def _check_data_source(shards: Shards, spark: SparkSession) -> None:
     orders = data_source(shards, spark, rows="live")
     assert rows(settled_view(shards, spark), "shards.orders") == sorted(tuple(row) for row in orders.collect())
     for options, message in (
-        ({"rows": "changes"}, "to a shard"),
+        ({"rows": "changes", "startingPosition": "0/1"}, "belongs to one shard"),
         ({"rows": "live", "asOf": "0/1"}, "belongs to one shard"),
     ):
         with pytest.raises(Exception, match=f"(?is)sharded source.*{message}"):
             data_source(shards, spark, **options).collect()
     changes = data_source(shards, spark, source=shards.names[1], rows="changes", startingPosition="earliest")
     assert changes.count() == 1
+
+
+def _check_changes(shards: Shards, spark: SparkSession, folder: Path) -> None:
+    """Changes of all shards, as a stream that is stopped, and as a batch; one shard has one more column."""
+    one, two = shards.one.name, shards.two.name
+    then = server_time(shards.one)
+    settled_view(shards, spark)
+    options = {"home": str(shards.home.path), "source": "shards", "table": "public.orders", "maxRowsPerTrigger": "2"}
+
+    def streamed() -> Rows:
+        stream = spark.readStream.format("penstock").options(**options, startingPosition="earliest").load()
+        writer = stream.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+        assert writer.trigger(availableNow=True).start(str(folder / "out")).awaitTermination(int(PATIENCE))
+        return by_shard(spark.read.parquet(str(folder / "out")))
+
+    def by_shard(frame: DataFrame) -> Rows:
+        kept = frame.selectExpr(SHARD, "_op", "coalesce(after, before).id", "after.body")
+        return sorted((tuple(row) for row in kept.collect()), key=str)
+
+    copied = [(one, "snapshot", 2, "b"), (two, "snapshot", 3, "d")]
+    assert streamed() == sorted(copied, key=str)
+    shards.one.execute("ALTER TABLE orders ADD extra int DEFAULT 7; INSERT INTO orders VALUES (4, 'e')")
+    shards.two.execute("UPDATE orders SET body = 'D' WHERE id = 3; DELETE FROM orders WHERE id = 3")
+    settled_view(shards, spark)
+    changed = [(one, "insert", 4, "e"), (two, "update", 3, "D"), (two, "delete", 3, None)]
+    assert streamed() == sorted([*copied, *changed], key=str)
+    batch = data_source(shards, spark, rows="changes", startingPosition=then.isoformat())
+    assert by_shard(batch) == sorted(changed, key=str)
+    assert {tuple(row) for row in batch.select(SHARD, "after.extra").collect()} == {(one, 7), (two, None)}
+    assert by_shard(batch.where(f"{SHARD} = '{one}'")) == changed[:1]
+    several = data_source(shards, spark, table="public.orders,public.items", startingPosition=then.isoformat())
+    assert sorted(row[SHARD] for row in several.collect()) == sorted([one, two, two])
 
 
 def _check_tail(shards: Shards) -> None:

@@ -40,6 +40,9 @@ class Calls:
         if self.failure is not None:
             raise self.failure
 
+    def release_ended(self) -> None:
+        self.made.append(("release", None))
+
     def of(self, session: object) -> list[str]:
         return [what for what, where in self.made if where is session]
 
@@ -61,6 +64,7 @@ def test_names_and_server_follow_a_restarted_spark(tmp_path: Path, monkeypatch: 
         first, second = object(), object()
         running.append(first)
         until(lambda: calls.made.count(("declare", None)) > 2, "names to be brought up to date repeatedly")
+        until(lambda: ("release", None) in calls.made, "the history of ended queries to be released")
         running.clear()
         before = len(refused)
         until(lambda: len(refused) > before + 1, "attempts while Spark restarts")

@@ -184,6 +184,22 @@ def test_failed_table_is_reported_once_and_the_others_continue(home: penstock.Ho
     ]
 
 
+def test_subscription_yields_the_error_of_a_table_at_once_and_continues(
+    home: penstock.Home, writer: ChangeLogWriter
+) -> None:
+    publish(writer, 20)
+    found = home.subscribe("shop", None, idle(40))
+    publish_errors(writer, 30, "public.orders", chunks=[chunk(ITEMS, [inserted(30)])])
+    error = next(found)
+    assert isinstance(error, TableError)
+    assert (error.table, error.lsn) == ("public.orders", 30)
+    writer.publish([chunk(ITEMS, [inserted(40)])], Lsn(40))
+    others = [each for each in found if isinstance(each, penstock.Transaction)]
+    assert [summary(each) for each in others] == [(30, ["items"]), (40, ["items"])]
+    with pytest.raises(TableError, match=r"public\.orders has failed"):
+        next(home.subscribe("shop", "orders", idle(9)))
+
+
 def test_error_of_the_last_table_ends_the_tail(home: penstock.Home, writer: ChangeLogWriter) -> None:
     publish(writer, 20)
     publish_errors(writer, 30, "public.orders")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.envelopes.connector import RECORD, ROW, SOURCE, record, row
-from tests.envelopes.topics import Message, frame
+from tests.envelopes.topics import Message, arrow_batch, assert_same, frame
 
 from penstock.envelopes import (
     DebeziumState,
@@ -19,8 +19,9 @@ from penstock.envelopes import (
     debezium_upsert,
     reject_compacted,
 )
+from penstock.envelopes.arrow_images import debezium_upsert_images
 from penstock.errors import UsageError
-from penstock.model import Image
+from penstock.model import Image, TableName
 
 KEY = {"topic": 0, "id": 1}
 MYSQL = {"connector": "mysql", "sequence": None, "lsn": None, "file": "binlog.000003", "pos": 4, "row": 0}
@@ -177,7 +178,9 @@ def test_upsert_accepts_any_connector_without_before(spark: SparkSession) -> Non
     messages = [Message(KEY, value, 0, offset) for offset, value in enumerate(values)]
     messages.append(Message(None, record("t"), 0, len(values)))
     read = frame(spark, messages, value=RECORD)
-    result = debezium_upsert(read, debezium_shape(read))
+    shape = debezium_shape(read)
+    result = debezium_upsert(read, shape)
+    assert_same(result, debezium_upsert_images(arrow_batch(read), shape.schema(TableName("public", "t"))))
     images = result.images.orderBy("_ordinal").collect()
     assert [(one["_ordinal"], one["_image"], tuple(one["row"])) for one in images] == [
         (0, Image.UPDATED, (0, 1, 0)),
@@ -222,7 +225,10 @@ def test_placeholders_are_rejected(spark: SparkSession) -> None:
     rows = [plain, {"id": 1}, *({**plain, name: mark} for name, mark in marks)]
     messages = [Message({"id": 1}, {"after": one, "op": "u"}, 0, offset) for offset, one in enumerate(rows)]
     read = frame(spark, messages, "struct<id:int>", f"struct<after:{kind},op:string>")
-    found = problems(debezium_upsert(read, debezium_shape(read)))
+    shape = debezium_shape(read)
+    result = debezium_upsert(read, shape)
+    assert_same(result, debezium_upsert_images(arrow_batch(read), shape.schema(TableName("public", "t"))))
+    found = problems(result)
     assert set(found) == {(0, offset) for offset in range(2, len(rows))}
     for offset, (name, _) in enumerate(marks, 2):
         assert f"column '{name}'" in found[0, offset]

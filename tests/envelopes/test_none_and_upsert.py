@@ -6,9 +6,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructType, TimestampType
-from tests.envelopes.topics import NOON, Message, fields, frame
+from tests.envelopes.topics import NOON, Message, arrow_batch, assert_same, fields, frame
 
 from penstock.envelopes import Shape, append, keyed_shape, upsert, value_shape
+from penstock.envelopes.arrow_images import append_images, upsert_images
 from penstock.envelopes.messages import message_type
 from penstock.errors import UsageError
 from penstock.model import Image, TableName, image_schema
@@ -42,6 +43,7 @@ def test_rows_are_appended(spark: SparkSession) -> None:
     assert "exceeds" in rejected[2**19, 3]
     assert "exceeds" in rejected[2, 2**44]
     assert len(rejected) == 4
+    assert_same(result, append_images(arrow_batch(read), shape.schema(TableName("public", "t"))))
 
 
 def test_images_have_the_columns_of_the_model(spark: SparkSession) -> None:
@@ -76,7 +78,9 @@ def test_rejections_have_a_hint(spark: SparkSession) -> None:
         Message(KEY, {"id": 1, "n": 5}, offset=4),
     ]
     read = frame(spark, messages)
-    result = upsert(read, keyed_shape(message_type(read, "key"), message_type(read, "value")))
+    shape = keyed_shape(message_type(read, "key"), message_type(read, "value"))
+    result = upsert(read, shape)
+    assert_same(result, upsert_images(arrow_batch(read), shape.schema(TableName("public", "t"))))
     rejected = {one["offset"]: one["problem"] for one in result.rejected.collect()}
     assert "write the topic with keys" in rejected[0]
     assert "write the topic with keys" in rejected[1]

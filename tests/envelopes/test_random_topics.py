@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, Row, SparkSession
 from tests.envelopes.connector import RECORD, ROW, debezium_topic
-from tests.envelopes.topics import Batch, Table, apply_images, frame, upsert_topic
+from tests.envelopes.topics import Batch, Table, apply_images, arrow_batch, assert_same, frame, upsert_topic
 
 from penstock.envelopes import (
     DebeziumState,
@@ -23,8 +23,9 @@ from penstock.envelopes import (
     keyed_shape,
     upsert,
 )
+from penstock.envelopes.arrow_images import debezium_upsert_images, upsert_images
 from penstock.envelopes.messages import message_type
-from penstock.model import TableName
+from penstock.model import GONE, TableName
 from penstock.sources.kafka.apply.changes import materialize
 from penstock.tables.contents import Contents, survey
 from penstock.tables.fold import fold
@@ -80,14 +81,15 @@ def test_upsert(spark: SparkSession, seed: int) -> None:
     compare_after_each_batch(result.images.collect(), topics, 10)
     assert rejected_locations(result) == all_rejected(topics)
     images, schema = result.images, shape.schema(TableName("public", "t"))
-    rows = fold(images, schema, survey(images)).filter("NOT _gone").collect()
+    rows = fold(images, schema, survey(images)).filter(f"NOT {GONE}").collect()
     expected = {key: n for topic in topics for key, n in topic[-1].table.items()}
     assert {key_of(row): row["n"] for row in rows} == expected
     changes = materialize(result, schema)
     assert changes.few is not None
     few, _ = fold_small(changes.few, schema, Contents())
-    assert {key_of(row): row["n"] for row in few.to_pylist() if not row["_gone"]} == expected
+    assert {key_of(row): row["n"] for row in few.to_pylist() if not row[GONE]} == expected
     assert rejected_locations(changes.found) == all_rejected(topics)
+    assert_same(result, upsert_images(arrow_batch(messages), schema))
 
 
 @random_topics
@@ -95,9 +97,11 @@ def test_upsert(spark: SparkSession, seed: int) -> None:
 def test_debezium_upsert(spark: SparkSession, seed: int) -> None:
     topics = [debezium_topic(Random(f"{seed} {topic}"), topic, BATCHES) for topic in range(TOPICS)]
     messages = all_messages(spark, topics, value=RECORD)
-    result = debezium_upsert(messages, debezium_shape(messages))
+    shape = debezium_shape(messages)
+    result = debezium_upsert(messages, shape)
     compare_after_each_batch(result.images.collect(), topics, 1)
     assert rejected_locations(result) == all_rejected(topics)
+    assert_same(result, debezium_upsert_images(arrow_batch(messages), shape.schema(TableName("public", "t"))))
 
 
 @random_topics

@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
+from penstock.envelopes import Enveloped
+from penstock.envelopes.arrow_images import ArrowImages, MessageBatch
 from penstock.model import Image
 
 NOON = datetime.datetime(2026, 11, 16, 12, tzinfo=datetime.UTC)
@@ -66,6 +69,32 @@ def frame(spark: SparkSession, messages: Iterable[Message], key: str = KEY, valu
     ]
     columns = f"key {key}, value {value}, tombstone boolean, _tick bigint, partition int, offset bigint"
     return spark.createDataFrame(rows, f"{columns}, timestamp timestamp, problem string")
+
+
+def arrow_batch(messages: DataFrame) -> MessageBatch:
+    """Return the messages of a frame as a batch of Arrow."""
+    found = messages.toArrow().combine_chunks()
+    columns = {name: found.column(name) for name in found.column_names}
+    whole = {name: column.combine_chunks() for name, column in columns.items()}
+    return MessageBatch(
+        key=whole["key"],
+        value=whole["value"],
+        tombstone=whole["tombstone"],
+        tick=whole["_tick"],
+        partition=whole["partition"],
+        offset=whole["offset"],
+        timestamp=whole["timestamp"].cast(pa.timestamp("us", "UTC")),
+        problem=whole["problem"],
+    )
+
+
+def assert_same(one: Enveloped, other: ArrowImages) -> None:
+    """Compare the images and the rejected messages of Spark and Arrow."""
+    fields = ("_lsn", "_ordinal", "_image", "_xid", "_unchanged", "row")
+    images = sorted([{name: row[name] for name in fields} for row in one.images.toArrow().to_pylist()], key=str)
+    assert images == sorted([{name: row[name] for name in fields} for row in other.images.to_pylist()], key=str)
+    rejected = sorted(one.rejected.toArrow().to_pylist(), key=str)
+    assert rejected == sorted(other.rejected.to_pylist(), key=str)
 
 
 def apply_images(table: Table, images: Iterable[Any], key: Any) -> Table:

@@ -7,7 +7,6 @@ a separate folder.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,13 +14,13 @@ from pathlib import Path
 
 import pytest
 from tests.changelog.chunks import inserted
+from tests.spark.connect_packages import free_port, install_client
 from tests.spark.shop import Shop
 
 from penstock.testing.waiting import PATIENCE
 
 pytestmark = pytest.mark.deep
 
-LOCK = Path(__file__).with_name("connect.lock")
 SERVER = """
 import sys
 from pyspark.sql import SparkSession
@@ -51,17 +50,12 @@ print(changes.count(), [row.after.id for row in changes.filter("_lsn = '0/1E'").
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the packages of the client."""
-    folder = tmp_path_factory.mktemp("connect")
-    install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--require-hashes", "--target", str(folder)]
-    subprocess.run([*install, "-r", str(LOCK)], check=True)
-    return folder
+    return install_client(tmp_path_factory.mktemp("connect"))
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        found = int(probe.getsockname()[1])
+    found = free_port()
     command = [sys.executable, "-c", SERVER, str(found)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None

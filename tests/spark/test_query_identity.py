@@ -31,9 +31,15 @@ class Driver:
         self.tags: str | None = None
         self.references: list[Reference] = []
         monkeypatch.setattr(query_identity, "time", SimpleNamespace(monotonic=lambda: self.now))
-        catalyst = SimpleNamespace(QueryPlanningTracker=SimpleNamespace(get=self._option))
+        self.executed: list[str] = []
+        sql = SimpleNamespace(
+            catalyst=SimpleNamespace(QueryPlanningTracker=SimpleNamespace(get=self._option)),
+            connect=SimpleNamespace(
+                service=SimpleNamespace(SparkConnectService=SimpleNamespace(listActiveExecutions=self._executions))
+            ),
+        )
         jvm = SimpleNamespace(
-            org=SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(sql=SimpleNamespace(catalyst=catalyst)))),
+            org=SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(sql=sql))),
             java=SimpleNamespace(
                 lang=SimpleNamespace(
                     System=SimpleNamespace(identityHashCode=lambda _: 7),  # hash codes are not unique
@@ -48,6 +54,13 @@ class Driver:
 
     def _option(self) -> SimpleNamespace:
         return SimpleNamespace(isDefined=lambda: True, get=lambda: self.tracker)
+
+    def _executions(self) -> SimpleNamespace:
+        """The operations, as a `Right`, or the time since which there is none, as a `Left`."""
+        tags = [SimpleNamespace(jobTag=lambda tag=tag: f"SparkConnect_OperationTag_{tag}") for tag in self.executed]
+        listed = SimpleNamespace(size=lambda: len(tags), apply=lambda at: tags[at])
+        option = SimpleNamespace(get=lambda: listed)
+        return SimpleNamespace(isLeft=lambda: not tags, toOption=lambda: option)
 
     def _reference(self, to: object) -> Reference:
         self.references.append(Reference(to))
@@ -90,3 +103,20 @@ def test_a_value_is_not_kept_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     driver.analyze(one)
     driver.now = 3601.0
     assert driver.analyze(one) == 2
+
+
+def test_a_value_is_kept_while_spark_connect_executes_its_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JVM may keep what belongs to an operation long after it has ended, until it collects garbage."""
+    driver = Driver(monkeypatch)
+    driver.analyze(object(), "a")
+    driver.analyze(object(), "b")
+    driver.executed = ["a"]
+    driver.now = 59.0
+    driver.values.forget_ended()
+    assert len(driver.values._kept) == 2, "Connect analyzes an operation in several steps"
+    driver.now = 7200.0
+    driver.values.forget_ended()
+    assert [kept.value for kept in driver.values._kept] == [1]
+    driver.executed = []
+    driver.values.forget_ended()
+    assert not driver.values._kept

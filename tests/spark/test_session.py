@@ -16,7 +16,9 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
+from penstock.cache import cache_dir
 from penstock.errors import UsageError
+from penstock.spark import java
 from penstock.spark.jars import locked_jars
 from penstock.spark.session import _signal_handler_kept, configure, session
 from penstock.testing.waiting import PATIENCE
@@ -45,6 +47,35 @@ def run(body: str, folder: Path, environment: Mapping[str, str] | None = None) -
     )
     assert done.returncode == 0, done.stderr
     return done
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_jvm_that_ends_before_it_is_ready_is_an_error_with_a_hint(tmp_path: Path, code: int) -> None:
+    """PySpark alone waits forever for the port of a JVM that ended with exit code 0."""
+    fake, real = tmp_path / "bin" / "java", java.find_java().executable
+    fake.parent.mkdir()
+    started = "*launcher.Main*) ;; *deploy.SparkSubmit*) echo 'no room for a heap'; exit"
+    fake.write_text(f'#!/bin/sh\ncase "$*" in {started} {code};; esac\nexec "{real}" "$@"\n')
+    fake.chmod(0o755)
+    (tmp_path / "release").write_text('JAVA_VERSION="17.0.15"\n')
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "jars").symlink_to(cache_dir() / "jars")
+    body = textwrap.dedent("""
+        from penstock.engine.error_policy import as_penstock_error
+        from penstock.spark.session import session
+        try:
+            session()
+        except Exception as error:
+            found = as_penstock_error(error)
+            print(found.exit_code, found.message, found.hint, sep="\\n")
+    """)
+    environment = {**os.environ, "JAVA_HOME": str(tmp_path), "PENSTOCK_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", body], env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
+    printed, exit_code, message, hint = done.stdout.splitlines()
+    assert (printed, exit_code, message) == ("no room for a heap", "4", "Spark's JVM ended while it was started")
+    assert "JAVA_HOME" in hint
 
 
 def test_delta_tables_can_be_written_merged_and_read(spark: SparkSession, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.changelog.test_retention import later, moment, publish
 from tests.spark.shop import Following, Shop, ids, read, table_error
 
 from penstock.errors import TransientError
-from penstock.model import Image, TableSchema
+from penstock.model import FROM, GONE, UNCHANGED, Image, TableSchema
 from penstock.positions import Lsn
 from penstock.spark.datasource import PenstockDataSource
 
@@ -46,9 +46,9 @@ def test_live_table_is_its_base_plus_the_log_tail(spark: SparkSession, shop: Sho
 @pytest.mark.deep
 def test_merged_base_with_deleted_rows(spark: SparkSession, shop: Shop) -> None:
     table = shop.base(spark, [(n, "old") for n in range(100)], at=20)
-    net = spark.createDataFrame([(n, "new", n % 2 == 0) for n in range(50)], "id bigint, name string, _gone boolean")
+    net = spark.createDataFrame([(n, "new", n % 2 == 0) for n in range(50)], f"id bigint, name string, {GONE} boolean")
     unknown = net.selectExpr(
-        "_gone", "cast(null as array<int>) _unchanged", "cast(null as struct<id:bigint>) _from", "id", "name"
+        GONE, f"cast(null as array<int>) {UNCHANGED}", f"cast(null as struct<id:bigint>) {FROM}", "id", "name"
     )
     table.merge(unknown, Lsn(30))
     shop.note(table)

@@ -13,6 +13,7 @@ from penstock.model import TableName
 from penstock.sources.option_names import TableChoice, choice_text
 from penstock.sources.postgres.options import (
     Heartbeat,
+    NewTables,
     Ownership,
     Partitions,
     PostgresSqlOptions,
@@ -73,6 +74,9 @@ def connections(draw: st.DrawFn) -> str:
 
 
 TABLES = st.builds(TableChoice, st.builds(TableName, UPSTREAM, UPSTREAM), optional(ALIASES)).map(choice_text)
+EXCLUDED = st.lists(st.tuples(UPSTREAM, UPSTREAM), max_size=3, unique=True).map(
+    lambda names: tuple(map(dotted_text, names))
+)
 COLUMNS = st.lists(st.tuples(UPSTREAM, UPSTREAM, UPSTREAM), max_size=3, unique=True).map(
     lambda names: tuple(map(dotted_text, names))
 )
@@ -102,6 +106,8 @@ postgres_sql_options = (
 postgres_with_options = (
     st.fixed_dictionaries(
         {
+            "new_tables": optional(st.sampled_from(NewTables)),
+            "exclude_tables": optional(EXCLUDED),
             "exclude_columns": optional(COLUMNS),
             "text_columns": optional(COLUMNS),
             "publication_ownership": optional(st.sampled_from(Ownership)),

@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from penstock.model import TableName, TableSchema
+from penstock.model import COUNT, GONE, TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.spark.images import spark_schema
 from penstock.tables.base import DeltaBaseTable
@@ -77,7 +77,7 @@ def without_first_file(table: DeltaBaseTable) -> Iterator[None]:
 
 def net_of(spark: SparkSession, table: DeltaBaseTable, keys: list[Any]) -> Any:
     """Return net changes that update the rows with these keys."""
-    return frame(spark, table.schema, [{"k": key, "n": 1} for key in keys]).withColumn("_gone", F.lit(False))
+    return frame(spark, table.schema, [{"k": key, "n": 1} for key in keys]).withColumn(GONE, F.lit(False))
 
 
 FAST = (pa.string(),)  # and integers, in the next test
@@ -113,7 +113,7 @@ def test_null_in_a_keyless_table_is_found(spark: SparkSession, tmp_path: Path) -
     table = DeltaBaseTable(spark, str(tmp_path / "base"), schema)
     table.create(frame(spark, schema, [{"k": 1, "n": 0}, {"k": 2, "n": 0}]).coalesce(1), Lsn(1))
     table.append(frame(spark, schema, [{"k": 8, "n": 0}, {"k": 9, "n": 0}, {"n": 0}]).coalesce(1), Lsn(2))
-    fewer = frame(spark, schema, [{"k": 9, "n": 0}, {"n": 0}]).withColumn("_count", F.lit(-1))
+    fewer = frame(spark, schema, [{"k": 9, "n": 0}, {"n": 0}]).withColumn(COUNT, F.lit(-1))
     with without_first_file(table):
         table.merge(fewer, Lsn(3), EXACT)
     assert sorted(row.k for row in table.current().collect()) == [1, 2, 8]

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.tables.model import COLUMNS, KEYED, KEYLESS, NOON, History, row
 
 from penstock.errors import UsageError
-from penstock.model import Image, TableName, TableSchema, image_schema
+from penstock.model import COUNT, FROM, GONE, UNCHANGED, Image, TableName, TableSchema, image_schema
 from penstock.tables.contents import Contents, survey
 from penstock.tables.fold import fold
 
@@ -46,9 +46,9 @@ def test_last_image_of_a_key_wins(spark: SparkSession) -> None:
     history.update(history.find(1, "a"), {"n": 2, "body": "new"})
     history.commit()
     found = net(spark, history, base)
-    assert found["a"] == {"_gone": False, "_unchanged": None, "_from": None, **row(1, "a", 2, "new", b"a")}
-    assert found["b"] == {"_gone": True, "_unchanged": None, "_from": None, **row(1, "b", None, None, None)}  # type: ignore[arg-type]
-    assert found["c"] == {"_gone": False, "_unchanged": None, "_from": None, **row(1, "c", 3, None, b"c")}
+    assert found["a"] == {GONE: False, UNCHANGED: None, FROM: None, **row(1, "a", 2, "new", b"a")}
+    assert found["b"] == {GONE: True, UNCHANGED: None, FROM: None, **row(1, "b", None, None, None)}  # type: ignore[arg-type]
+    assert found["c"] == {GONE: False, UNCHANGED: None, FROM: None, **row(1, "c", 3, None, b"c")}
 
 
 def test_deleted_rows_have_no_values(spark: SparkSession) -> None:
@@ -65,8 +65,8 @@ def test_unsent_values_come_from_the_newest_image_that_has_them(spark: SparkSess
     history.update(history.find(1, "b"), {"n": 6}, [0, 4])
     history.commit()
     found = net(spark, history, base)
-    assert (found["a"]["body"], found["a"]["_unchanged"], found["a"]["n"]) == ("sent", [4], 5)
-    assert (found["b"]["body"], found["b"]["_unchanged"], found["b"]["_from"]) == (None, [0, 4], None)
+    assert (found["a"]["body"], found["a"][UNCHANGED], found["a"]["n"]) == ("sent", [4], 5)
+    assert (found["b"]["body"], found["b"][UNCHANGED], found["b"][FROM]) == (None, [0, 4], None)
 
 
 def test_null_that_was_sent_is_a_value(spark: SparkSession) -> None:
@@ -74,7 +74,7 @@ def test_null_that_was_sent_is_a_value(spark: SparkSession) -> None:
     one = history.update(history.find(1, "a"), {"body": None, "big `one`": None})
     history.update(one, {"n": 5}, [0, 4])
     history.commit()
-    assert net(spark, history, base)["a"]["_unchanged"] is None
+    assert net(spark, history, base)["a"][UNCHANGED] is None
 
 
 @pytest.mark.parametrize("contents", [Contents(), Contents(moved=False)])
@@ -87,7 +87,7 @@ def test_values_before_a_delete_are_not_used(spark: SparkSession, contents: Cont
     history.update(history.find(1, "a"), {"n": 2}, [0, 4])
     history.commit()
     found = net(spark, history, base, contents)["a"]
-    assert (found["body"], found["big `one`"], found["_unchanged"]) == (None, b"new", None)
+    assert (found["body"], found["big `one`"], found[UNCHANGED]) == (None, b"new", None)
 
 
 def test_old_row_provides_unsent_values(spark: SparkSession) -> None:
@@ -95,7 +95,7 @@ def test_old_row_provides_unsent_values(spark: SparkSession) -> None:
     history.update(history.find(1, "a"), {"n": 1}, [0])
     history.commit()
     found = net(spark, history, base)["a"]
-    assert (found["body"], found["_unchanged"]) == ("body a", None)
+    assert (found["body"], found[UNCHANGED]) == ("body a", None)
 
 
 def test_values_follow_a_changed_key(spark: SparkSession) -> None:
@@ -105,9 +105,9 @@ def test_values_follow_a_changed_key(spark: SparkSession) -> None:
     history.update(history.find(1, "b"), {"a.key": "c", "big `one`": b"sent"}, [0])
     history.commit()
     found = net(spark, history, base)
-    assert found["a"]["_gone"] and found["b"]["_gone"]
-    assert found["c"]["_unchanged"] == [0]
-    assert found["c"]["_from"] == {"grp": 1, "a.key": "a"}
+    assert found["a"][GONE] and found["b"][GONE]
+    assert found["c"][UNCHANGED] == [0]
+    assert found["c"][FROM] == {"grp": 1, "a.key": "a"}
     assert found["c"]["big `one`"] == b"sent"
 
 
@@ -117,9 +117,9 @@ def test_row_that_returns_to_its_key_is_its_own_source(spark: SparkSession) -> N
     history.update(one, {"a.key": "a", "n": 9}, [0, 4])
     history.commit()
     found = net(spark, history, base)
-    source = found["a"]["_from"]
-    assert (source["a.key"], found["a"]["_unchanged"], found["a"]["n"]) == ("a", [0, 4], 9)
-    assert found["b"]["_gone"]
+    source = found["a"][FROM]
+    assert (source["a.key"], found["a"][UNCHANGED], found["a"]["n"]) == ("a", [0, 4], 9)
+    assert found["b"][GONE]
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -133,11 +133,11 @@ def test_swapped_rows(spark: SparkSession, full: bool) -> None:
     found = net(spark, history, base)
     if full:
         assert (found["a"]["body"], found["b"]["body"]) == ("body b", "body a")
-        assert found["a"]["_unchanged"] is None
+        assert found["a"][UNCHANGED] is None
     else:
-        assert found["a"]["_from"] == {"grp": 1, "a.key": "b"}
-        assert found["b"]["_from"] == {"grp": 1, "a.key": "a"}
-    assert found["x"]["_gone"]
+        assert found["a"][FROM] == {"grp": 1, "a.key": "b"}
+        assert found["b"][FROM] == {"grp": 1, "a.key": "a"}
+    assert found["x"][GONE]
 
 
 def test_previous_row_of_a_key_provides_no_value(spark: SparkSession) -> None:
@@ -147,7 +147,7 @@ def test_previous_row_of_a_key_provides_no_value(spark: SparkSession) -> None:
     history.insert(row(1, "a", 5, "of yet another", b""))
     history.commit()
     found = net(spark, history, base)
-    assert (found["b"]["body"], found["b"]["_from"]) == (None, {"grp": 1, "a.key": "a"})
+    assert (found["b"]["body"], found["b"][FROM]) == (None, {"grp": 1, "a.key": "a"})
     assert found["a"]["body"] == "of yet another"
 
 
@@ -158,8 +158,8 @@ def test_long_chains_of_key_changes(spark: SparkSession) -> None:
         history.update(history.find(1, f"k{step - 1}"), values, [0, 4])
         history.commit()
     found = net(spark, history, base)
-    assert (found["k37"]["body"], found["k37"]["_unchanged"]) == ("sent on the way", [4])
-    assert found["k37"]["_from"] == {"grp": 1, "a.key": "k0"}
+    assert (found["k37"]["body"], found["k37"][UNCHANGED]) == ("sent on the way", [4])
+    assert found["k37"][FROM] == {"grp": 1, "a.key": "k0"}
 
 
 def test_changes_before_a_truncate_are_ignored(spark: SparkSession) -> None:
@@ -208,7 +208,7 @@ def test_rows_of_a_keyless_table_are_counted(spark: SparkSession) -> None:
     history.update(history.table[1], {})
     history.commit()
     rows = fold(history.frame(spark, base), KEYLESS).collect()
-    assert {(one["a.key"], one["n"], one["body"], one["_count"]) for one in rows} == {
+    assert {(one["a.key"], one["n"], one["body"], one[COUNT]) for one in rows} == {
         ("a", 0, "", -2),
         ("a", 4, "", 1),
         ("b", 0, "", 2),
@@ -216,8 +216,8 @@ def test_rows_of_a_keyless_table_are_counted(spark: SparkSession) -> None:
 
 
 def test_reserved_column_name_is_rejected(spark: SparkSession) -> None:
-    schema = TableSchema(TableName("public", "t"), pa.schema([("_Gone", pa.int32())]), ("_Gone",))
-    with pytest.raises(UsageError, match="_gone"):
+    schema = TableSchema(TableName("public", "t"), pa.schema([(GONE.upper(), pa.int32())]), (GONE.upper(),))
+    with pytest.raises(UsageError, match=GONE.upper()):
         fold(spark.range(0), schema)
 
 
@@ -251,8 +251,8 @@ def test_keys_of_any_type(spark: SparkSession, kind: pa.DataType, one: Any, othe
     ]
     table = pa.Table.from_pylist(images, image_schema(schema.columns))
     rows = fold(spark.createDataFrame(table), schema, contents).collect()
-    assert sorted((found["_gone"], found["v"]) for found in rows if not found["_gone"]) == [(False, "y")]
-    assert [found["_gone"] for found in rows].count(True) == 1
+    assert sorted((found[GONE], found["v"]) for found in rows if not found[GONE]) == [(False, "y")]
+    assert [found[GONE] for found in rows].count(True) == 1
 
 
 def test_a_float_key_keeps_its_sign(spark: SparkSession) -> None:
@@ -267,4 +267,4 @@ def test_columns_are_in_the_order_of_the_schema(spark: SparkSession) -> None:
     history, _ = started("a")
     for contents in (Contents(), Contents(unchanged=False), Contents(moved=False), Contents(inserts_only=True)):
         folded = fold(history.frame(spark), KEYED, contents)
-        assert folded.columns == ["_gone", "_unchanged", "_from", *COLUMNS.names]
+        assert folded.columns == [GONE, UNCHANGED, FROM, *COLUMNS.names]

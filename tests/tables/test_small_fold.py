@@ -15,7 +15,7 @@ import pytest
 from tests.tables.model import COLUMNS, KEYED, KEYLESS, NOON, History, Row, key_of, plain, random_history, row
 
 from penstock.errors import UsageError
-from penstock.model import RESERVED, Image, TableName, TableSchema, image_schema
+from penstock.model import COUNT, FROM, GONE, UNCHANGED, Image, TableName, TableSchema, image_schema
 from penstock.tables.contents import Contents
 from penstock.tables.log_tail import fold_small
 
@@ -45,8 +45,8 @@ def folded(images: Images, schema: TableSchema, *, exact: bool = True, chunks: i
     rows = list(net.to_pylist())
     assert known.rows == len(rows)
     if schema.key:
-        assert known.unchanged == any(one.get("_unchanged") for one in rows)
-        assert known.moved == any(one.get("_from") for one in rows)
+        assert known.unchanged == any(one.get(UNCHANGED) for one in rows)
+        assert known.moved == any(one.get(FROM) for one in rows)
     return rows
 
 
@@ -56,12 +56,12 @@ def applied(base: list[Row], net: list[Row], schema: TableSchema, *, truncated: 
     touched = [key_in(schema, one) for one in net]
     assert len(set(touched)) == len(touched)
     kept = [] if truncated else [one for key, one in there.items() if key not in set(touched)]
-    return kept + [filled(there, one, schema) for one in net if not one["_gone"]]
+    return kept + [filled(there, one, schema) for one in net if not one[GONE]]
 
 
 def filled(there: dict[Any, Row], new: Row, schema: TableSchema) -> Row:
-    missing = [schema.columns.names[index] for index in new.get("_unchanged") or ()]
-    source = there[key_in(schema, new.get("_from") or new)] if missing else {}
+    missing = [schema.columns.names[index] for index in new.get(UNCHANGED) or ()]
+    source = there[key_in(schema, new.get(FROM) or new)] if missing else {}
     return {name: (source if name in missing else new)[name] for name in schema.columns.names}
 
 
@@ -216,7 +216,7 @@ def test_positive_and_negative_zero_are_the_same_key() -> None:
         {**place, "_ordinal": 0, "_image": int(Image.INSERTED), "row": {"k": 0.0, "v": 1}},
         {**place, "_ordinal": 1, "_image": int(Image.DELETED_KEY), "row": {"k": -0.0, "v": None}},
     ]
-    assert [(one["_gone"], one["k"], one["v"]) for one in folded(images, schema)] == [(True, 0.0, None)]
+    assert [(one[GONE], one["k"], one["v"]) for one in folded(images, schema)] == [(True, 0.0, None)]
 
 
 def test_row_that_returns_to_its_key_is_its_own_source() -> None:
@@ -228,8 +228,8 @@ def test_row_that_returns_to_its_key_is_its_own_source() -> None:
     history.update(one, {"a.key": "a", "n": 9}, [0, 4])
     end = history.commit()
     net = {one["a.key"]: one for one in folded([image for image in history.images if image["_lsn"] > base], KEYED)}
-    assert net["a"]["_from"] == {"grp": 1, "a.key": "a"}
-    assert (net["a"]["_unchanged"], net["a"]["n"], net["b"]["_gone"]) == ([0, 4], 9, True)
+    assert net["a"][FROM] == {"grp": 1, "a.key": "a"}
+    assert (net["a"][UNCHANGED], net["a"]["n"], net["b"][GONE]) == ([0, 4], 9, True)
     check(history, base, end)
 
 
@@ -246,7 +246,7 @@ def test_value_that_was_sent_later_is_not_missing() -> None:
         pa.Table.from_pylist(images, image_schema(COLUMNS)), KEYED, contents_of(images, exact=False)
     )
     assert (known.unchanged, known.moved) == (False, False)
-    assert "_unchanged" not in net.column_names
+    assert UNCHANGED not in net.column_names
 
 
 @pytest.mark.parametrize("copies", [0, 3])
@@ -257,10 +257,10 @@ def test_rows_of_a_keyless_table_are_counted(copies: int) -> None:
     history.insert(row(1, "b"))
     history.delete(history.find(1, "b"))
     history.commit()
-    assert [(one["_count"], one["a.key"]) for one in folded(history.images, KEYLESS)] == [(3, "a")] * (copies > 0)
+    assert [(one[COUNT], one["a.key"]) for one in folded(history.images, KEYLESS)] == [(3, "a")] * (copies > 0)
 
 
-@pytest.mark.parametrize("name", sorted(RESERVED))
+@pytest.mark.parametrize("name", [GONE, UNCHANGED, FROM, COUNT])
 def test_reserved_column_names_are_rejected(name: str) -> None:
     columns = COLUMNS.append(pa.field(name.title(), pa.int32()))
     with pytest.raises(UsageError, match="a name reserved by Penstock"):

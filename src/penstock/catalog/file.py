@@ -14,6 +14,7 @@ from pathlib import Path
 
 from penstock.catalog.progress import PROGRESS_TABLE
 from penstock.errors import DefiniteError
+from penstock.private_file import create_folder, private
 
 __all__ = ["CatalogFile"]
 
@@ -26,7 +27,9 @@ class CatalogFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            create_folder(path.parent)
+            if not path.exists():
+                open(path, "ab", opener=private).close()
         except OSError as error:
             message = f"the home {path.parent} cannot be used: {error.strerror}"
             raise DefiniteError(message, "Use another home (--home).") from error

@@ -204,11 +204,13 @@ class Catalog(CatalogFile):
         with self.transaction() as db:
             db.execute("UPDATE source SET durable=? WHERE name=?", (durable, name))
 
-    def alter(self, specs: Mapping[str, tuple[str, str]]) -> None:
-        """Replace the specs of sources, given before and after, atomically."""
+    def alter(self, specs: Mapping[str, tuple[str, str]], requests: Sequence[TableRequest] = ()) -> None:
+        """Replace the specs of sources, given before and after, and record requests for their tables, atomically."""
         with self.transaction() as db:
             for name, spec in specs.items():
                 _change_spec(db, name, spec)
+            for request in requests:
+                _insert_request(db, request)
 
     def remove_source(self, name: str, debt: tuple[str, str, Lsn] | None = None) -> None:
         """Delete a source and all its records; record the debt that it leaves upstream in the same transaction."""

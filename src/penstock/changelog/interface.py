@@ -50,7 +50,7 @@ from __future__ import annotations
 import functools
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import ClassVar
@@ -428,6 +428,9 @@ class ChangeLog(ABC):
     TABLES: ClassVar[str | None] = None
     """The entry point, ``module:class``, of the tables of a log that holds messages instead of changes; see
     `penstock.tables.message_tables`. None: the log holds changes."""
+
+    def check_readable(self, tables: Collection[TableName]) -> None:  # noqa: B027
+        """Raise `UsageError` if the log cannot return the changes of one of these tables."""
 
     @abstractmethod
     def create(self, start: Lsn) -> None:

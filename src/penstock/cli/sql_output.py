@@ -19,7 +19,7 @@ from typing import Any
 
 import typer
 
-from penstock.cli.transaction_text import render
+from penstock.cli.transaction_text import print_skipped, render
 
 __all__ = ["OutputFormat", "SqlOutput"]
 
@@ -57,6 +57,9 @@ class SqlOutput:
             elif "transaction" in message:
                 line = _json(message["transaction"])
                 typer.echo(render(line) if self.form is OutputFormat.TABLE else line)
+            elif "skipped" in message:
+                skipped = message["skipped"]
+                print_skipped(skipped["table"], skipped["position"], skipped["message"], skipped["hint"])
             elif "columns" in message:
                 self._print_rows([column["name"] for column in message["columns"]], _rows(left))
         if self.timing:

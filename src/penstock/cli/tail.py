@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from penstock.cli.interrupt import Interrupt
 from penstock.cli.options import DebugOption, HomeOption
-from penstock.cli.transaction_text import render
+from penstock.cli.transaction_text import print_skipped, render
 from penstock.engine.transaction_tail import transaction_json
 from penstock.errors import TableError
 from penstock.home import open_existing
@@ -64,8 +62,4 @@ def tail(
 
 
 def _print_skipped(error: TableError) -> None:
-    """Report on stderr that a table is skipped; transactions of other tables continue on stdout."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"[bold red]skipped:[/] {escape(error.table)} from {Lsn(error.lsn)}: {escape(error.message)}")
-    if error.hint:
-        console.print(f"[bold]hint:[/] {escape(error.hint)}")
+    print_skipped(error.table, str(Lsn(error.lsn)), error.message, error.hint)

@@ -1,4 +1,4 @@
-"""A transaction as text for a terminal, as ``penstock tail`` and ``SUBSCRIBE`` print it."""
+"""Transactions, and tables that are skipped, as ``penstock tail`` and ``SUBSCRIBE`` print them on a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["render"]
+from rich.console import Console
+from rich.markup import escape
+
+__all__ = ["print_skipped", "render"]
 
 _WIDTH = 60
 """Longer values are truncated."""
@@ -20,6 +23,14 @@ def render(line: str) -> str:
     for table, changes in transaction["tables"].items():
         parts += [f"  {table}", *(f"    {change['op']:<8} {', '.join(_values(change))}" for change in changes)]
     return "\n".join(parts) + "\n"
+
+
+def print_skipped(table: str, position: str, message: str, hint: str) -> None:
+    """Report on stderr that a table is skipped; transactions of other tables continue on stdout."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"[bold red]skipped:[/] {escape(table)} from {position}: {escape(message)}")
+    if hint:
+        console.print(f"[bold]hint:[/] {escape(hint)}")
 
 
 def _values(change: dict[str, Any]) -> Iterator[str]:

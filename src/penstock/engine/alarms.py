@@ -115,23 +115,6 @@ class Memory:
     """The last progress of each source, table and sink that has work, and when it was first seen."""
 
 
-@dataclass(frozen=True)
-class _Found:
-    """An alarm without its time."""
-
-    level: str
-    code: str
-    message: str
-    hint: str
-    source: str | None = None
-    table: str | None = None
-    sink: str | None = None
-
-    @property
-    def key(self) -> str:
-        return json.dumps([self.code, self.source, self.table, self.sink])
-
-
 def evaluate(status: HomeStatus, memory: Memory, limits: Limits, now: datetime) -> tuple[list[AlarmStatus], Memory]:
     """Return the alarms of a status, the most serious first, and the memory for the next one."""
     moved = _moved(status, memory, now.timestamp())
@@ -141,39 +124,43 @@ def evaluate(status: HomeStatus, memory: Memory, limits: Limits, now: datetime) 
         *(alarm for source in status.sources for alarm in _source_alarms(source, limits)),
         *_stalled(status, moved, limits, now.timestamp()),
     ]
-    since = {each.key: memory.since.get(each.key, now.timestamp()) for each in found}
-    alarms = [_alarm(each, since[each.key]) for each in sorted(found, key=lambda each: each.level)]
+    found.sort(key=lambda each: each.level)
+    since = {_identity(each): memory.since.get(_identity(each), now.timestamp()) for each in found}
+    alarms = [replace(each, since=_moment(since[_identity(each)])) for each in found]
     return alarms, Memory(since, moved)
 
 
-def _alarm(found: _Found, since: float) -> AlarmStatus:
-    began = datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds")
-    place = (found.source, found.table, found.sink)
-    return AlarmStatus(found.level, found.code, found.message, found.hint, began, *place)
+def _identity(alarm: AlarmStatus) -> str:
+    """Return what stays the same while an alarm is active."""
+    return json.dumps([alarm.code, alarm.source, alarm.table, alarm.sink])
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
 # -- conditions of one status ------------------------------------------------------------------------------------------
 
 
-def _disk_alarms(status: HomeStatus, limits: Limits) -> Iterator[_Found]:
+def _disk_alarms(status: HomeStatus, limits: Limits) -> Iterator[AlarmStatus]:
     disk = status.disk
     if disk is None:
         return
     message = f"{decimal(disk.free_bytes)} of {decimal(disk.total_bytes)} are free on the disk of the home"
     if disk.free_bytes < limits.disk_floor:
         hint = f"Free some space: capture and apply resume by themselves. {DISK_FLOOR} sets the limit."
-        yield _Found("critical", "disk_full", f"{message}: capture and apply have paused", hint)
+        yield AlarmStatus("critical", "disk_full", f"{message}: capture and apply have paused", hint)
     elif disk.free_bytes < min(limits.disk_free, limits.disk_share * disk.total_bytes):
         hint = f"Free some space. Below {size_text(limits.disk_floor)}, capture and apply pause until there is more."
-        yield _Found("warning", "disk_low", message, hint)
+        yield AlarmStatus("warning", "disk_low", message, hint)
 
 
-def _spark_alarms(status: HomeStatus) -> Iterator[_Found]:
+def _spark_alarms(status: HomeStatus) -> Iterator[AlarmStatus]:
     if status.process is not None and status.process.alarm:
-        yield _Found("critical", "spark_lost", status.process.alarm, "`penstock logs` shows why.")
+        yield AlarmStatus("critical", "spark_lost", status.process.alarm, "`penstock logs` shows why.")
 
 
-def _source_alarms(source: SourceStatus, limits: Limits) -> Iterator[_Found]:
+def _source_alarms(source: SourceStatus, limits: Limits) -> Iterator[AlarmStatus]:
     yield from _slot_alarms(source, limits)
     skew = timedelta(milliseconds=source.clock_skew_ms or 0)
     if abs(skew) > limits.clock_skew:
@@ -182,31 +169,31 @@ def _source_alarms(source: SourceStatus, limits: Limits) -> Iterator[_Found]:
             f'the clock of the server of source "{source.name}" is {_span(abs(skew))} {order} that of this machine'
         )
         hint = "Synchronize both clocks (NTP). Until then, latencies and queries AS OF a time are off by that much."
-        yield _Found("warning", "clock_skew", message, hint, source.name)
+        yield AlarmStatus("warning", "clock_skew", message, hint, source.name)
     yield from _reader_alarms(source, limits)
 
 
-def _slot_alarms(source: SourceStatus, limits: Limits) -> Iterator[_Found]:
+def _slot_alarms(source: SourceStatus, limits: Limits) -> Iterator[AlarmStatus]:
     slot, name = source.slot, source.name
     if slot is None:
         return
     if slot.invalidated is not None or slot.wal_status == "lost":
         message = f'replication slot "{slot.name}" cannot be read any more: {slot.invalidated or "its WAL was removed"}'
         hint = f"Changes are lost. Drop the source with `penstock drop {name}` and capture it again."
-        yield _Found("critical", "slot_lost", message, hint, name)
+        yield AlarmStatus("critical", "slot_lost", message, hint, name)
         return
     why = "Start capture with `penstock run`" if not slot.active else "Let capture catch up"
     if slot.wal_status == "unreserved" or (slot.safe_bytes is not None and slot.safe_bytes < limits.safe_wal):
         left = "soon" if slot.safe_bytes is None else f"after {decimal(max(0, slot.safe_bytes))} more WAL"
         message = f'replication slot "{slot.name}" may be invalidated {left}'
-        yield _Found("critical", "slot_at_risk", message, f"{why}, or raise max_slot_wal_keep_size.", name)
+        yield AlarmStatus("critical", "slot_at_risk", message, f"{why}, or raise max_slot_wal_keep_size.", name)
     if slot.retained_bytes is not None and slot.retained_bytes > limits.retained_wal:
         message = f'the server retains {decimal(slot.retained_bytes)} of WAL for replication slot "{slot.name}"'
         hint = f"{why}. If the source is no longer needed: penstock drop {name}."
-        yield _Found("warning", "wal_retained", message, hint, name)
+        yield AlarmStatus("warning", "wal_retained", message, hint, name)
 
 
-def _reader_alarms(source: SourceStatus, limits: Limits) -> Iterator[_Found]:
+def _reader_alarms(source: SourceStatus, limits: Limits) -> Iterator[AlarmStatus]:
     if source.retain_history is None or not source.readers:
         return
     retained = parse_duration(source.retain_history)
@@ -217,7 +204,7 @@ def _reader_alarms(source: SourceStatus, limits: Limits) -> Iterator[_Found]:
         size = f", in a log of {decimal(source.log_bytes)}" if source.log_bytes is not None else ""
         message = f'reader "{last.name}" holds back {_span(held)} of history of source "{source.name}"{size}'
         hint = "Let it catch up. `SHOW READERS` lists the readers; one that is gone can be removed with forget_reader."
-        yield _Found("warning", "history_held", message, hint, source.name)
+        yield AlarmStatus("warning", "history_held", message, hint, source.name)
 
 
 def _span(span: timedelta) -> str:
@@ -239,20 +226,30 @@ def _moved(status: HomeStatus, memory: Memory, now: float) -> dict[str, tuple[st
 
 
 def _work(status: HomeStatus) -> Iterator[tuple[str, str]]:
-    """Yield each object that has work to do, with a text that changes when it makes progress."""
+    """Yield each object that has work to do, with a text that changes when it makes progress.
+
+    All tables share Spark, which executes one job after the other: while one table is copied, others wait.
+    """
+    copied = _copied(status)
     for source in status.sources:
         if source.state == "ready" and source.waiting:
-            yield _key("waiting", source.name), ""
+            yield _key("waiting", source.name), source.waiting
         elif source.state == "ready" and source.lag_bytes:
             yield _key("source", source.name), f"{source.durable} {source.log_bytes}"
         for table in source.tables:
             if table.state == "live" and table.behind:
-                yield _key("table", source.name, table.upstream), f"{table.position}"
+                yield _key("table", source.name, table.upstream), f"{table.position} {copied}"
             elif table.state == "pending" and table.copied_rows is not None:
-                yield _key("table", source.name, table.upstream), f"{table.copied_rows} {table.copied_bytes}"
+                yield _key("table", source.name, table.upstream), copied
     for sink in status.sinks:
         if sink.state == "running" and sink.behind:
             yield _key("sink", sink.source, sink.name), f"{sink.position} {sink.messages}"
+
+
+def _copied(status: HomeStatus) -> str:
+    """Return how much the snapshots in progress have copied."""
+    tables = [table for source in status.sources for table in source.tables if table.copied_rows is not None]
+    return " ".join(f"{table.upstream} {table.copied_rows} {table.copied_bytes}" for table in tables)
 
 
 def _key(kind: str, source: str, name: str = "") -> str:
@@ -261,7 +258,7 @@ def _key(kind: str, source: str, name: str = "") -> str:
 
 def _stalled(
     status: HomeStatus, moved: Mapping[str, tuple[str, float]], limits: Limits, now: float
-) -> Iterator[_Found]:
+) -> Iterator[AlarmStatus]:
     """Yield the alarms of what has work, and has not moved for too long."""
     for key, (_, at) in moved.items():
         if now - at < limits.stalled.total_seconds():
@@ -271,16 +268,16 @@ def _stalled(
         hint = "Run `penstock status` to see its error, and `penstock logs` for details."
         if kind == "waiting":
             waiting = next((each.waiting for each in status.sources if each.name == source), None)
-            yield _Found("critical", "no_progress", f'source "{source}" waits: {waiting}', hint, source)
+            yield AlarmStatus("critical", "no_progress", f'source "{source}" waits: {waiting}', hint, source)
         elif kind == "source":
             message = f'source "{source}" has changes to capture, and has not moved for {since}'
-            yield _Found("critical", "no_progress", message, hint, source)
+            yield AlarmStatus("critical", "no_progress", message, hint, source)
         elif kind == "table":
             message = f"{name} has changes or rows to apply, and has not moved for {since}"
-            yield _Found("critical", "no_progress", message, hint, source, table=name)
+            yield AlarmStatus("critical", "no_progress", message, hint, source, table=name)
         else:
             message = f'sink "{name}" has changes to write, and has not moved for {since}'
-            yield _Found("critical", "no_progress", message, hint, source, sink=name)
+            yield AlarmStatus("critical", "no_progress", message, hint, source, sink=name)
 
 
 # -- memory in the home ------------------------------------------------------------------------------------------------
@@ -344,7 +341,7 @@ class AlarmWatch:
     def _evaluate(self, now: datetime) -> None:
         alarms, self._memory = evaluate(self._status(), self._memory, self._limits, now)
         write_memory(self._home, self._memory)
-        active = {json.dumps([a.code, a.source, a.table, a.sink]): a for a in alarms}
+        active = {_identity(alarm): alarm for alarm in alarms}
         for key in active.keys() - self._active.keys():
             alarm = active[key]
             level: Level = "error" if alarm.level == "critical" else "warning"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from penstock.engine.instruments import COMPACTION_SECONDS
 from penstock.engine.table import Progress, RunningTable
+from penstock.event_log import Event
 from penstock.spark.worker_errors import brief
 from penstock.tables.interface import Compaction, TableStore
 
@@ -77,7 +78,8 @@ class Compactor:
         try:
             self._do(table, schedule, rewrite=rewrite)
         except Exception as error:
-            self._report(f"compaction of {table.record.upstream} failed, will retry: {brief(error)}")
+            message = f"compaction of {table.record.upstream} failed, will retry: {brief(error)}"
+            self._report(Event(message, "compaction_failed", table=table.record.upstream))
         finally:
             table.writing.release()
             schedule.rest(now, self._clock())

@@ -98,7 +98,7 @@ def is_lost(error: BaseException) -> bool:
 def as_penstock_error(error: BaseException) -> PenstockError | None:
     """Return the Penstock error for an exception that ends a command; None for a defect."""
     if is_spark_lost(error):
-        return spark_lost_error()
+        return spark_lost_error(error)
     return error if isinstance(error, PenstockError) else None
 
 

@@ -22,8 +22,8 @@ from penstock.catalog.states import SinkState
 from penstock.catalog.store import Catalog
 from penstock.engine.sink_tables import CatalogTables
 from penstock.engine.sinks import readable_sources, retain_for_sink, sink_of, sink_reader, spark_of
-from penstock.engine.table_names import named_table
-from penstock.errors import DefiniteError, UsageError
+from penstock.engine.table_names import named_source, named_table
+from penstock.errors import DefiniteError
 from penstock.fields import with_fields
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
@@ -41,10 +41,9 @@ __all__ = ["add_function_sink", "function_delivery"]
 def add_function_sink(catalog: Catalog, sink: FunctionSink) -> None:
     """Create a sink, or replace the function of an existing one. The caller must hold the lifecycle lock."""
     records = readable_sources(catalog, sink)
-    if records[0].part_of is not None:
-        message = f"source {sink.source} is sharded, and sinks into a function do not read shards yet"
-        raise UsageError(message, "Read the changes of each shard with Spark: spark.readStream.format('penstock').")
-    sink = with_fields(sink, table=named_table(catalog, records[0].name, sink.table).local)
+    table = named_table(catalog, records[0].name, sink.table)
+    catalog.log(records[0].name).check_readable([table.upstream])
+    sink = with_fields(sink, table=table.local)
     existing = catalog.sinks.get(sink.name)
     if existing is None:
         catalog.sinks.add(SinkRecord(sink.name, sink.source, sink.NAME, sink.model_dump_json()))
@@ -77,7 +76,8 @@ def function_delivery(
     calls = CallRecord(home, sink.name, source)
     tables = _FunctionTables(home, catalog, source, sink.table)
     session = spark_of(store, f"sink {sink.name} calls a function with Spark DataFrames")
-    frames = SparkFrames(session, home, source, calls.folder, tables.copied_columns)
+    shard = named_source(catalog, source).shard
+    frames = SparkFrames(session, home, source, calls.folder, tables.copied_columns, shard)
     output = FunctionOutput(
         partial(function_of, home, sink), sink.function, frames, calls, started=source in record.started
     )

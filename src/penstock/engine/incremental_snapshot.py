@@ -36,6 +36,7 @@ from penstock.engine.snapshot import logged_table, wait_until_captured
 from penstock.engine.table import Progress, RunningTable
 from penstock.engine.table_errors import TableErrors, translated_errors
 from penstock.engine.work_rounds import side_by_side
+from penstock.event_log import Event
 from penstock.model import TableSchema
 from penstock.positions import Lsn
 from penstock.sources.database import Database, Key, Windows, key_of
@@ -103,7 +104,7 @@ class IncrementalSnapshot:
             table.catalog.forget_progress(self._source, table.record.local)
 
     def _report(self, text: str) -> None:
-        self._progress(f"{self._source}: {text}")
+        self._progress(Event.of_source(self._source, text))
 
 
 class _Chunks:
@@ -153,7 +154,7 @@ class _Chunks:
 
     def _wait(self, what: str) -> None:
         """Report what the snapshot waits for."""
-        self._report(what)
+        self._report(Event(what, "snapshot_waiting", table=self._name))
         self._note(CopyProgress(waiting=what))
 
     # -- begin ------------------------------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ class _Chunks:
         state = self._base.state()
         ours = state is not None and state.window and state.generation == self._table.captured.generation
         if ours:
-            self._report(f"resuming the snapshot of {self._name}")
+            self._report(Event(f"resuming the snapshot of {self._name}", "table_copying", table=self._name))
         return state if ours else None
 
     def _begin(self) -> State | None:
@@ -175,7 +176,8 @@ class _Chunks:
             start = windows.begin(self._wait, self._stop)
         if self._stop.is_set():
             return None
-        self._report(f"copying {self._name} in chunks")
+        total = captured.estimated_rows
+        self._report(Event(f"copying {self._name} in chunks", "table_copying", table=self._name, total=total))
         self._base.schema = captured.table_schema()
         self._base.create(
             frame(self._spark, self._base.schema.columns.empty_table()),
@@ -210,7 +212,8 @@ class _Chunks:
                 tail, moved = self._with_rows(windows, tail, window.rows, requested, begun, upto)
         if upto is not None:
             self._overlay(tail, upto, None)
-            self._report(f"snapshot of {self._name} complete: {last.rows:,} rows in {last.number:,} chunks")
+            message = f"snapshot of {self._name} complete: {last.rows:,} rows in {last.number:,} chunks"
+            self._report(Event(message, "snapshot_complete", table=self._name, rows=last.rows, chunks=last.number))
 
     def _with_rows(
         self, windows: Windows, tail: Tail | None, read: pa.Table, requested: set[Key], begun: Lsn, upto: Lsn

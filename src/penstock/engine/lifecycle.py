@@ -45,8 +45,9 @@ from penstock.errors import (
     SourceNotFoundError,
     TransientError,
 )
-from penstock.layout import capture_log_path, lake_path, state_path
+from penstock.layout import capture_log_path, folder_name, lake_path, state_path
 from penstock.positions import Lsn
+from penstock.private_file import create_folder
 from penstock.sources.interface import InstanceConfig, Source
 
 __all__ = ["HALF", "TABLES", "create_source", "drop_source", "recover", "remove_files", "remove_source"]
@@ -72,7 +73,7 @@ def create_source(home: Path, catalog: Catalog, source: Source) -> None:
     prepared: list[InstanceConfig] = []
     for instance in instances:
         try:
-            prepared.append(_prepared(catalog, instance))
+            prepared.append(_prepared(home, catalog, instance))
         except BaseException as error:
             begun = prepared if isinstance(error, AlreadyExistsError) else [*prepared, instance]
             _roll_back(home, catalog, instances, begun)
@@ -93,8 +94,9 @@ def _record(whole: Source, part: Part) -> SourceRecord:
     )
 
 
-def _prepared(catalog: Catalog, instance: InstanceConfig) -> InstanceConfig:
+def _prepared(home: Path, catalog: Catalog, instance: InstanceConfig) -> InstanceConfig:
     prepared = instance.prepare()
+    create_folder(lake_path(home, instance.source))  # before Spark does, which would let others read it
     _create_log(catalog.log(instance.source), prepared.start())
     return prepared
 
@@ -318,8 +320,8 @@ def _recorded(catalog: Catalog, record: SourceRecord, instance: InstanceConfig, 
 def remove_files(home: Path, catalog: Catalog, name: str, *, keep_tables: bool = False) -> None:
     """Remove the change log and files of a source; `keep_tables` keeps base tables with a complete snapshot."""
     catalog.log(name).remove()
-    whole = {table.local for table in catalog.tables(name) if catalog.bases.first(name, table.local) is not None}
-    kept = whole if keep_tables else set[str]()
+    whole = [table.local for table in catalog.tables(name) if catalog.bases.first(name, table.local) is not None]
+    kept = set(map(folder_name, whole)) if keep_tables else set[str]()
     lake = lake_path(home, name)
     for path in [path for path in lake.glob("*") if path.name not in kept] if kept else [lake]:
         _remove_tree(path)

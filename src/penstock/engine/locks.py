@@ -23,6 +23,7 @@ from pathlib import Path
 
 from penstock.errors import DefiniteError, TransientError
 from penstock.layout import run_path
+from penstock.private_file import create_folder
 
 __all__ = [
     "SourceLock",
@@ -150,7 +151,7 @@ def _holder(home: Path, name: str) -> int | None:
 def _open(home: Path, name: str) -> int:
     folder = run_path(home)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        create_folder(folder)
         return os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise _unusable_home(home, error) from error

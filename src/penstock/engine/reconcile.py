@@ -26,7 +26,9 @@ Options (``ALTER SOURCES … SET``)::
     set_options      instance config and spec differ: capture is stopped ─▶ catalog: the instance ─▶ capture restarted
 
 If the process dies in between, spec and instance differ, and the next run sees that. Only options that change nothing
-upstream can be set this way; others are rejected with the reason.
+upstream can be set this way; others are rejected with the reason. Options that determine the columns of tables take
+effect by requests to capture these tables again, recorded in one transaction with the spec. A changed connection must
+lead to the same upstream: that is proven before it is recorded, and again by capture when it connects.
 """
 
 from __future__ import annotations
@@ -38,14 +40,15 @@ from pathlib import Path
 from typing import Any
 
 from penstock.catalog.states import TableState
-from penstock.catalog.store import Catalog, SourceRecord, TableRecord
+from penstock.catalog.store import Catalog, SourceRecord, TableRecord, TableRequest
 from penstock.changelog.interface import ChangeLog
+from penstock.engine.as_of import durable_now
 from penstock.engine.catalog_records import database_of, instance_of, spec_of
 from penstock.engine.lifecycle import HALF
-from penstock.engine.requests import dropped
+from penstock.engine.requests import dropped, retry_request
 from penstock.engine.shards import reject_shard
 from penstock.engine.table_names import named_sources
-from penstock.errors import PenstockError, TableError, UsageError
+from penstock.errors import DefiniteError, PenstockError, TableError, UsageError
 from penstock.fields import with_fields
 from penstock.layout import base_path
 from penstock.model import TableName
@@ -164,9 +167,40 @@ def request_options(catalog: Catalog, source: str, options: dict[str, Any]) -> N
     """Record a request to change options of a source, on every shard."""
     records = named_sources(catalog, source)
     reject_shard(records[0], source)
-    changed = {record.name: (record.spec, _altered_spec(record, options).model_dump_json()) for record in records}
+    altered = [(record, _altered_spec(record, options)) for record in records]
+    for record, spec in altered:
+        _require_same_upstream(catalog, record, spec)
+    changed = {record.name: (record.spec, spec.model_dump_json()) for record, spec in altered}
     if any(before != after for before, after in changed.values()):
-        catalog.alter(changed)
+        catalog.alter(changed, [request for each in altered for request in _resnapshots(catalog, *each)])
+
+
+def _require_same_upstream(catalog: Catalog, record: SourceRecord, spec: Source) -> None:
+    """Raise an error if a changed connection leads to another upstream, or it cannot be proven that it does not."""
+    if spec.upstream() == spec_of(record).upstream():
+        return
+    if record.part_of is not None:
+        message = f"the connections of the sharded source {record.part_of} cannot be changed"
+        raise UsageError(message, "Direct the host names of its shards to other servers instead.")
+    instance, log = instance_of(record).altered(spec), catalog.log(record.name)
+    while True:
+        durable = durable_now(log)
+        try:
+            return spec.require_same_upstream(instance, instance.start() if durable is None else durable)
+        except DefiniteError:
+            if durable_now(log) == durable:  # otherwise the running capture may have confirmed more than was known
+                raise
+
+
+def _resnapshots(catalog: Catalog, record: SourceRecord, spec: Source) -> list[TableRequest]:
+    """Return requests for the captured tables that contain something else with a new spec."""
+    captured = {table.upstream for table in catalog.tables(record.name)}
+    names = [name for name in spec.resnapshotted_tables(spec_of(record)) if name in captured]
+    for name, found in (spec.redescribe(names) if names else {}).items():
+        if isinstance(found, Finding):
+            message = f"{name} cannot be captured with these options: {found.why}"
+            raise DefiniteError(message, found.hint)
+    return [retry_request(catalog, record, str(name)) for name in names]
 
 
 def _altered_spec(record: SourceRecord, options: dict[str, Any]) -> Source:

@@ -44,6 +44,7 @@ from penstock.engine.table import RunningTable
 from penstock.engine.table_errors import translated_errors
 from penstock.engine.table_names import named_source, named_table
 from penstock.errors import DefiniteError, HistoryExpiredError, TransientError, UsageError
+from penstock.event_log import Event
 from penstock.layout import repair_path
 from penstock.positions import Lsn
 from penstock.sources.database import Database, Key, Windows, key_of
@@ -108,7 +109,8 @@ class Repairer:
                 self._repair(repair, table)
         except (DefiniteError, UsageError, HistoryExpiredError) as error:
             self._repairs.failed(repair, error.message, error.hint)
-            self._report(f"the repair of {repair.table} failed: {error.message}")
+            message = f"the repair of {repair.table} failed: {error.message}"
+            self._report(Event(message, "repair_failed", table=repair.table, repair=repair.id))
         finally:
             shutil.rmtree(repair_path(self._home, repair.source, repair.id), ignore_errors=True)
 
@@ -120,7 +122,7 @@ class Repairer:
         if not captured.table_schema().key:
             message = f"keyless table {repair.table} cannot be repaired by row"
             raise DefiniteError(message, f"Resnapshot it: ALTER SOURCES {repair.source} RETRY TABLE {repair.table};")
-        self._report(f"repairing {repair.table}")
+        self._report(Event(f"repairing {repair.table}", "repair_started", table=repair.table, repair=repair.id))
         with closing(self._database.windows(captured, uuid.uuid4().hex)) as windows:
             low = windows.begin(self._report, self._stop)
             self._keep_history(repair, low)
@@ -142,7 +144,11 @@ class Repairer:
             read, changed = read + found.count, changed + done
             if not moved:
                 self._repairs.done(repair, low, found.high, read, changed)
-                self._report(f"{repair.table} is repaired: {read:,} rows read, {changed:,} changed")
+                message = f"{repair.table} is repaired: {read:,} rows read, {changed:,} changed"
+                about = Event(
+                    message, "repair_complete", table=repair.table, repair=repair.id, rows=read, changed=changed
+                )
+                self._report(about)
                 return
             found = self._read_keys(windows, sorted(moved), windows.begin(self._report, self._stop))
 

@@ -27,7 +27,7 @@ from penstock.sources.findings import Finding
 from penstock.sources.option_names import TableChoice, parse_table
 from penstock.sources.produced_table import ProducedTable
 
-__all__ = ["dropped", "pending_requests", "request_add", "request_drop", "request_retry"]
+__all__ = ["dropped", "pending_requests", "request_add", "request_drop", "request_retry", "retry_request"]
 
 _RETRIED = (TableState.LIVE, TableState.FAILED, TableState.RETRYING)
 
@@ -65,7 +65,7 @@ def request_drop(catalog: Catalog, source: str, table: str) -> None:
 
 def request_retry(catalog: Catalog, source: str, table: str) -> None:
     """Record a request to capture a live or failed table again, on every shard unless `source` names one."""
-    catalog.add_requests([_retry(catalog, record, table) for record in named_sources(catalog, source)])
+    catalog.add_requests([retry_request(catalog, record, table) for record in named_sources(catalog, source)])
 
 
 def _addable(record: SourceRecord, choice: TableChoice, known: Sequence[TableRecord]) -> ProducedTable:
@@ -99,7 +99,8 @@ def _reject_sinks(catalog: Catalog, source: str, table: TableRecord) -> None:
             raise UsageError(message, f"Drop the sink first: DROP SINK {sink.name};")
 
 
-def _retry(catalog: Catalog, record: SourceRecord, table: str) -> TableRequest:
+def retry_request(catalog: Catalog, record: SourceRecord, table: str) -> TableRequest:
+    """Return the request to capture a table again; raise `UsageError` if its state does not allow it."""
     found = named_table(catalog, record.name, table)
     if found.state not in _RETRIED:
         message = f"{record.name}: {found.upstream} is {found.state}"

@@ -5,6 +5,7 @@
     every second:  sources that are dropping        ─▶ stopped and released, so that they can be dropped
                    sources that are ready           ─▶ started, unless another process holds the lock
                    creates and drops of a process that died ─▶ rolled back, completed
+                   tables created upstream          ─▶ requested (see `new_tables`)
                    requested options and tables     ─▶ reconciled
                    history that no reader needs     ─▶ released
                    sinks                            ─▶ started, restarted with changed options, stopped, dropped
@@ -32,6 +33,7 @@ from penstock.engine.alarms import AlarmWatch
 from penstock.engine.error_policy import Tries, explained
 from penstock.engine.lifecycle import HALF, recover
 from penstock.engine.locks import take_source, try_lifecycle_lock
+from penstock.engine.new_tables import NewTables
 from penstock.engine.requests import pending_requests
 from penstock.engine.retention import release_history
 from penstock.engine.sink_runner import SinkRunners
@@ -80,7 +82,7 @@ class HomeRunner:
         """Whether an operation of this thread found that Spark has ended."""
         self._reconciling = threading.Lock()
         self._watch: threading.Thread | None = None
-        self._states = StateEvents(catalog, progress)
+        self._new_tables = NewTables(catalog, progress)
         self._watches = UpstreamWatches()
         self._alarms = AlarmWatch(home, partial(home_status, home, catalog, self._watches), progress)
         self._states = StateEvents(catalog, progress)
@@ -109,6 +111,7 @@ class HomeRunner:
             self._try(f"{name} cannot be started yet", partial(self._start, name), name)
         if any(record.state in HALF and record.name not in self._ending for record in records):
             self._try("unfinished creates and drops cannot be recovered yet", self._recover)
+        self._try("new tables cannot be captured yet", partial(self._new_tables.look, list(self._sources)))
         for name, source in self._sources.items():
             source.record_failure()
             self._try(f"{name}: its options cannot be changed yet", source.set_options, name)
@@ -271,6 +274,7 @@ class HomeRunner:
         self._stopping.set()
         self._alarms.stop()
         self._watches.close()
+        self._new_tables.close()
         if self._watch is not None:
             self._watch.join()
         self._sinks.stop()

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from penstock.catalog.store import Catalog
 from penstock.layout import secrets_path
+from penstock.private_file import create_folder
 
 __all__ = ["forget_unused", "references", "seal", "sink_secrets"]
 
@@ -29,7 +30,7 @@ def seal(home: Path, source: str, secrets: Mapping[str, SecretStr]) -> None:
     """Store the secrets of a source or sink, by option. The caller holds the lifecycle lock; see `forget_unused`."""
     folder = secrets_path(home, source)
     for option, secret in secrets.items():
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        create_folder(folder)
         handle = os.open(folder / option, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "w") as file:
             file.write(secret.get_secret_value())

@@ -39,7 +39,7 @@ from penstock.engine.sink_tables import CatalogTables
 from penstock.engine.sinks import AnySink, complete_drop, sink_of, sink_reader, sink_tables
 from penstock.engine.table import Progress
 from penstock.engine.table_names import named_source, named_table
-from penstock.errors import HistoryExpiredError, PenstockError, TransientError
+from penstock.errors import HistoryExpiredError, PenstockError, TableError, TransientError
 from penstock.event_log import Event
 from penstock.model import TableName
 from penstock.positions import Lsn
@@ -78,6 +78,7 @@ class SinkRunner:
         self._stopping = threading.Event()
         self._tries = Tries()
         self._has_error = record.error is not None
+        self._fault: TableError | None = None
         self._thread = threading.Thread(target=self._run, name=f"penstock-sink-{record.name}-{source}", daemon=True)
         self._thread.start()
 
@@ -134,8 +135,18 @@ class SinkRunner:
         return True
 
     def _deliver(self) -> None:
-        """Deliver changes until the sink is stopped."""
+        """Deliver changes until the sink is stopped, or a window has a fault: the next attempt ends before it."""
         delivery, output = self._delivery()
+        delivery.fault = self._fault
+        try:
+            self._deliver_all(delivery, output)
+        except TableError as error:
+            reached = delivery.position
+            if self._fault is not None or reached is None or error.lsn <= reached.position + 1:
+                raise
+            self._fault = error
+
+    def _deliver_all(self, delivery: Delivery, output: KafkaOutput | FunctionOutput) -> None:
         with closing(delivery):
             delivery.open(_OPEN_SECONDS, started=self._source in self._record.started)
             recorded = 0.0

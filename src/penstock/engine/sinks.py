@@ -122,6 +122,7 @@ def resolved_sink(catalog: Catalog, sink: KafkaSink) -> KafkaSink:
         local = named_table(catalog, records[0].name, sink.table).local
         sink = KafkaSink.of(sink.name, sink.source, local, **_options(sink))
     tables = sink_tables(catalog, sink)
+    catalog.log(records[0].name).check_readable([table.upstream for table in tables])
     _check_keys(sink, tables)
     for table in tables:
         if sink.metadata_topic == table.topic:
@@ -189,13 +190,6 @@ def readable_sources(catalog: Catalog, sink: AnySink) -> list[SourceRecord]:
     if records[0].state in HALF:
         message = f"source {sink.source} is {records[0].state}"
         raise UsageError(message, "Create the sink when the source is ready; see `penstock status`.")
-    if catalog.log(records[0].name).TABLES is not None:
-        message = (
-            f"the log of source {sink.source} has offsets of messages instead of changes, which a sink reads: sinks of "
-            "such sources are not available yet"
-        )
-        hint = "Let consumers read the messages where they are, or write the live tables with Spark."
-        raise UsageError(message, hint)
     return records
 
 

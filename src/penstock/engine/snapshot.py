@@ -49,6 +49,7 @@ from penstock.engine.table import Progress, RunningTable
 from penstock.engine.table_errors import TableErrors, translated_errors, translated_spark_errors
 from penstock.engine.work_rounds import side_by_side
 from penstock.errors import PenstockError, TableError, TransientError
+from penstock.event_log import Event
 from penstock.model import TableName
 from penstock.sources.database import Database, Snapshot, TableCopy, Tally
 from penstock.sources.produced_table import ProducedTable
@@ -85,7 +86,7 @@ class InitialSnapshot:
         """Copy these tables, all at one position."""
         if not wait_until_captured(self._log, tables, self._stop):
             return
-        self._progress(f"{self._source}: waiting for a snapshot of {len(tables)} tables")
+        self._report(Event(f"waiting for a snapshot of {len(tables)} tables", "snapshot_waiting", tables=len(tables)))
         copied = list[RunningTable]()
         try:
             with (
@@ -104,12 +105,13 @@ class InitialSnapshot:
             for table in tables:
                 table.catalog.forget_progress(self._source, table.record.local)
             if copied:
-                self._progress(f"{self._source}: snapshot of {len(copied)} of {len(tables)} tables complete")
+                message = f"snapshot of {len(copied)} of {len(tables)} tables complete"
+                self._report(Event(message, "snapshot_complete", tables=len(copied), total=len(tables)))
 
     @contextmanager
     def _snapshot(self, tables: Sequence[RunningTable]) -> Iterator[Snapshot]:
         def report(what: str) -> None:
-            self._progress(f"{self._source}: {what}")
+            self._report(Event(what, "snapshot_waiting", tables=len(tables)))
             for table in tables:
                 table.catalog.note_progress(self._source, table.record.local, CopyProgress(waiting=what))
 
@@ -128,7 +130,8 @@ class InitialSnapshot:
             hint = f"Resnapshot it: ALTER SOURCES {self._source} RETRY TABLE {table.record.upstream};"
             self._fail(table, TableError(str(table.record.upstream), snapshot.position, why, hint))
             return False
-        self._progress(f"{self._source}: copying {table.record.upstream}")
+        name, total = table.record.upstream, table.captured.estimated_rows
+        self._report(Event(f"copying {name}", "table_copying", table=name, total=total))
         operation, is_complete = f"the snapshot of {table.record.upstream}", False
         with self._errors.of(table, "copying"), table.writing, translated_errors(operation, self._database):
             if not table.gone:
@@ -176,7 +179,10 @@ class InitialSnapshot:
 
     def _fail(self, table: RunningTable, error: TableError) -> None:
         table.fail(error)
-        self._progress(f"{self._source}: {error.message}")
+        self._report(Event(error.message, "table_failed", table=table.record.upstream))
+
+    def _report(self, event: Event) -> None:
+        self._progress(Event.of_source(self._source, event))
 
 
 def logged_table(log: ChangeLog, name: TableName) -> LoggedTable:

@@ -35,8 +35,10 @@ from penstock.engine.table import Progress
 from penstock.engine.table_loops import TableLoops
 from penstock.engine.table_names import named_source
 from penstock.errors import DefiniteError, PenstockError, TransientError
+from penstock.event_log import Event
 from penstock.layout import capture_log_path, catalog_path, run_path
 from penstock.positions import Lsn
+from penstock.private_file import create_folder, private
 from penstock.tables.interface import TableStore
 from penstock.unexpected_errors import exception_in_output
 
@@ -104,7 +106,7 @@ class SourceRunner:
         record = self._catalog.source(self._name)
         if record is not None and (record.state is SourceState.READY or record.error is None):
             self._catalog.note_source_error(self._name, error.message, error.hint, SourceState.FAILED)
-            self._progress(f"{self._name}: {error.message}")
+            self._progress(Event.of_source(self._name, Event(error.message, "source_failed")))
 
     def set_options(self) -> None:
         """Apply changed options, if there are any: capture is restarted."""
@@ -119,7 +121,7 @@ class SourceRunner:
                 self._capture = self._start_capture()
             if self._tables is not None:
                 self._tables.reload()
-            self._progress(f"{self._name}: resumed with changed options")
+            self._progress(Event.of_source(self._name, Event("resumed with changed options", "options_changed")))
         self._spec = record.spec
 
     def alter(self, requests: Sequence[TableRecord]) -> None:
@@ -216,9 +218,10 @@ class CaptureSupervisor:
         """Start capture in a new session; it ends with its standard input, so also when this process is killed."""
         home = str(self._home.absolute())
         command = [sys.executable, "-m", "penstock.engine.capture_process", home, self._source, str(self._died)]
-        run_path(self._home).mkdir(parents=True, exist_ok=True)
+        create_folder(run_path(self._home))
         path = capture_log_path(self._home, self._source)
-        with path.open("wb" if path.exists() and path.stat().st_size > _MOST_BYTES else "ab") as log:
+        mode = "wb" if path.exists() and path.stat().st_size > _MOST_BYTES else "ab"
+        with open(path, mode, opener=private) as log:
             self._begins = log.tell()
             self._started, self._durable = time.monotonic(), self._reached()
             return subprocess.Popen(

@@ -186,10 +186,10 @@ class AlarmStatus:
     code: str
     message: str
     hint: str
-    since: str
     source: str | None = None
     table: str | None = None
     sink: str | None = None
+    since: str = ""
 
 
 @dataclass(frozen=True)

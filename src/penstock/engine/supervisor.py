@@ -37,7 +37,7 @@ from penstock.engine.runner import HomeRunner
 from penstock.engine.table import Progress
 from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
 from penstock.event_log import Event
-from penstock.spark.jvm_loss import is_spark_lost
+from penstock.spark.jvm_loss import is_spark_lost, spark_start_error
 from penstock.tables.interface import TableStore
 from penstock.tables.spark_tables import table_store
 
@@ -159,7 +159,7 @@ class Supervisor:
                 return None
             self._runner.resume(store)
         except Exception as error:
-            failure = _killed() if is_spark_lost(error) else explained("starting Spark", error)
+            failure = spark_start_error() if is_spark_lost(error) else explained("starting Spark", error)
             if not self._has_run and self._is_final(error):
                 raise failure from error
             return failure
@@ -204,11 +204,6 @@ class Supervisor:
     def _note(self) -> None:
         with suppress(OSError):  # a full disk: the status in other processes is older, and this one continues
             write_run_state(self._home, self._noted)
-
-
-def _killed() -> TransientError:
-    hint = "`penstock logs` shows what it printed. Check PENSTOCK_DRIVER_MEMORY and the free memory of the machine."
-    return TransientError("Spark's JVM ended while it was started", hint)
 
 
 def _now() -> str:

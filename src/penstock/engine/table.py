@@ -22,7 +22,7 @@ from penstock.tables.interface import BaseTable, TableStore
 __all__ = ["Progress", "RunningTable"]
 
 Progress = Callable[[str], None]
-"""Receives progress messages for people to read."""
+"""Receives progress messages for people to read; an `Event` has fields in addition, for the log."""
 
 
 class RunningTable:

@@ -29,6 +29,7 @@ from penstock.engine.table import Progress, RunningTable
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.event_log import Event
 from penstock.layout import defects_path
+from penstock.private_file import create_folder, private
 from penstock.sources.database import Database
 from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error
 from penstock.spark.worker_errors import brief, unpack_errors
@@ -97,9 +98,9 @@ class TableErrors:
     def _write_defect(self, doing: str, error: BaseException) -> None:
         path = defects_path(self._home, self._source)
         with suppress(OSError):  # a full disk is reported elsewhere
-            path.parent.mkdir(parents=True, exist_ok=True)
+            create_folder(path.parent)
             kept = path.read_text(encoding="utf-8")[-_MOST_BYTES // 2 :] if _is_large(path) else None
-            with path.open("a" if kept is None else "w", encoding="utf-8") as file:
+            with open(path, "a" if kept is None else "w", encoding="utf-8", opener=private) as file:
                 file.write(f"{kept or ''}{datetime.now(UTC).isoformat(timespec='seconds')} {doing}\n{trace(error)}\n")
 
 

@@ -277,7 +277,7 @@ class TableLoops:
         return Repairer(self._home, self._catalog, spark, self._source, database, self._report, self._stop)
 
     def _report(self, text: str) -> None:
-        self._progress(Event(f"{self._source}: {text}", "progress", source=self._source))
+        self._progress(Event.of_source(self._source, text))
 
     # -- compaction -------------------------------------------------------------------------------------------------
 

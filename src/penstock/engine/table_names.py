@@ -18,6 +18,7 @@ from penstock.sources.interface import InstanceConfig
 
 __all__ = [
     "free_name",
+    "live_names_of",
     "local_names",
     "named_source",
     "named_sources",
@@ -63,13 +64,29 @@ def named_table(catalog: Catalog, source: str, name: str) -> TableRecord:
         known = ", ".join(str(record.upstream) for record in records) or "none"
         message = f"source {source} has no table {name}"
         names = [text for record in records for text in (str(record.upstream), record.local)]
-        raise UsageError(message, f"{nearest(name, names) or ''} Tables of this source: {known}.".strip())
+        hint = live_names_of(name, {record.local: record.upstream for record in records}) or nearest(name, names)
+        raise UsageError(message, f"{hint} Tables of this source: {known}.".strip())
     return found
 
 
 def _found(records: Sequence[TableRecord], name: str) -> TableRecord | None:
     found = next((r for r in records if name == str(r.upstream)), None)
-    return found or next((r for r in records if name == r.local), None)
+    found = found or next((r for r in records if name == r.local), None)
+    return found or next((r for r in records if name == f"{r.upstream.schema}.{r.upstream.name}"), None)
+
+
+def live_names_of(name: str, tables: Mapping[str, TableName]) -> str:
+    """Return a hint with the names under which tables are found that have this name upstream, but for case.
+
+    `tables` maps names to upstream tables. Tables whose names differ only in case have names that nobody would guess.
+    """
+    wanted = {name.lower(), name.partition(".")[2].lower()}
+    same = [
+        f"{upstream} is found as {known}"
+        for known, upstream in tables.items()
+        if {upstream.name.lower(), f"{upstream.schema}.{upstream.name}".lower()} & wanted
+    ]
+    return f"Upstream, {', '.join(same)}." if same else ""
 
 
 def named_tables(catalog: Catalog, source: str, names: Sequence[str]) -> list[TableRecord]:
@@ -87,13 +104,13 @@ def local_names(instance: InstanceConfig) -> dict[TableName, str]:
 
 def unique_local_names(tables: Sequence[TableName], aliases: Mapping[TableName, str]) -> dict[TableName, str]:
     """Choose unique local names, ignoring case: the alias, else the upstream name, else one with schema and number."""
-    own = {table: _folder_name(alias) for table, alias in aliases.items()}
+    own = dict(aliases)
     taken = {name.lower() for name in own.values()}
     names = [table.name.lower() for table in tables if table not in own]
     for table in tables:
         lower = table.name.lower()
         if table not in own and names.count(lower) == 1 and lower not in taken:
-            own[table] = _folder_name(table.name)
+            own[table] = table.name
     taken |= {name.lower() for name in own.values()}
     for table in tables:
         if table not in own:
@@ -104,16 +121,10 @@ def unique_local_names(tables: Sequence[TableName], aliases: Mapping[TableName, 
 
 def free_name(table: TableName, taken: Collection[str]) -> str:
     """Choose the local name of an added table: the upstream name if it is free, else one with schema and number."""
-    name = _folder_name(table.name)
-    return name if name.lower() not in taken else _longer_name(table, taken)
+    return table.name if table.name.lower() not in taken else _longer_name(table, taken)
 
 
 def _longer_name(table: TableName, taken: Collection[str]) -> str:
-    name = _folder_name(f"{table.schema}_{table.name}")
+    name = f"{table.schema}_{table.name}"
     numbered = itertools.chain([name], (f"{name}_{n}" for n in itertools.count(2)))
     return next(name for name in numbered if name.lower() not in taken)
-
-
-def _folder_name(name: str) -> str:
-    """Return a name that is also valid as a folder name."""
-    return name.replace("/", "_") if name.strip(".") else name.replace(".", "_")

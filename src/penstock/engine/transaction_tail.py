@@ -40,7 +40,7 @@ from penstock.errors import DefiniteError, HistoryExpiredError, TableError, Usag
 from penstock.model import TableName
 from penstock.positions import Lsn
 
-__all__ = ["VERSION", "Tailed", "follow", "tail", "transaction_json"]
+__all__ = ["VERSION", "Tailed", "follow", "subscribe", "tail", "transaction_json"]
 
 _LEASE_SECONDS, _RENEW_SECONDS, _POLL_SECONDS = 60.0, 15.0, 0.1
 _NUMBERS = itertools.count(1)
@@ -57,12 +57,25 @@ def tail(
     failed: Callable[[TableError], None] | None = None,
 ) -> Generator[Transaction, None, None]:
     """Validate the arguments, and tail the log of a source, or the logs of all its shards."""
+    return follow(_selected(catalog, source, tables, start), stop, None if tables else failed)
+
+
+def subscribe(
+    catalog: Catalog, source: str, table: str | None, stop: Callable[[], bool]
+) -> Generator[Transaction | TableError, None, None]:
+    """Validate the arguments, and yield the transactions of a source, or of one of its tables, from now on.
+
+    An error of a table ends the generator if it is the table, or the last one of the source; otherwise it is yielded.
+    """
+    return _followed(_selected(catalog, source, [table] if table else (), "latest"), stop, skip=table is None)
+
+
+def _selected(catalog: Catalog, source: str, tables: Sequence[str], start: str | Lsn) -> list[Tailed]:
     records = named_sources(catalog, source)
     if len(records) > 1 and start not in _NAMED_STARTS:
         message = f"start position {start} is ambiguous: source {source} is sharded"
         raise UsageError(message, f"Start at earliest or latest, or name a shard: {records[0].name}")
-    tailed = [_tailed(catalog, record, tables, start) for record in records]
-    return follow(tailed, stop, None if tables else failed)
+    return [_tailed(catalog, record, tables, start) for record in records]
 
 
 def _tailed(catalog: Catalog, source: SourceRecord, tables: Sequence[str], start: str | Lsn) -> Tailed:
@@ -70,6 +83,7 @@ def _tailed(catalog: Catalog, source: SourceRecord, tables: Sequence[str], start
     chosen, log = frozenset(record.upstream for record in records), catalog.log(source.name)
     with closing(log.reader()) as reader:
         _refuse_uncaptured(reader, records)
+        log.check_readable(chosen or reader.tables())
         return Tailed(log, chosen, _position(reader, start, chosen), source.shard)
 
 
@@ -90,11 +104,23 @@ def follow(
 
     Raise the first error of a table; if `failed` is given, call it with each error, and raise that of the last table.
     """
+    with closing(_followed(tailed, stop, skip=failed is not None)) as found:
+        for each in found:
+            if not isinstance(each, TableError):
+                yield each
+            elif failed is not None:
+                failed(each)
+
+
+def _followed(
+    tailed: Sequence[Tailed], stop: Callable[[], bool], *, skip: bool
+) -> Generator[Transaction | TableError, None, None]:
+    """Yield transactions; with `skip`, also each error of a table that is left out from there on."""
     with ExitStack() as opened:
         logs = [opened.enter_context(_opened(each)) for each in tailed]
         before = [error for log in logs for error in log.ended()]
-        if failed is not None or _is_over(logs):
-            _report_errors(before, logs, failed)
+        if skip or _is_over(logs):
+            yield from _skipped(before, logs, skip)
         while not stop():
             for log in logs:
                 for transaction in log.more(_POLL_SECONDS / len(logs)):
@@ -102,20 +128,18 @@ def follow(
                     log.lease.at = transaction.lsn
                     if stop():
                         return
-                _report_errors(log.ended(), logs, failed)
+                yield from _skipped(log.ended(), logs, skip)
 
 
-def _report_errors(
-    errors: list[TableError], logs: Sequence[_Followed], failed: Callable[[TableError], None] | None
-) -> None:
-    if errors and failed is None:
+def _skipped(errors: list[TableError], logs: Sequence[_Followed], skip: bool) -> Iterator[TableError]:
+    """Yield the errors of tables; raise the first if tables are not skipped, or the last if no table is left."""
+    if errors and not skip:
         raise errors[0]
     over = _is_over(logs)
     for number, error in enumerate(errors, 1):
         if over and number == len(errors):
             raise error
-        assert failed is not None
-        failed(error)
+        yield error
 
 
 def _is_over(logs: Sequence[_Followed]) -> bool:
@@ -153,9 +177,7 @@ class _Followed:
         ends = {error.lsn - 1 for name in names if name in logged and (error := logged[name].error) is not None}
         upto = Lsn(max(self._after, min([durable, *ends, *begins])))
         try:
-            for transaction in transactions(self._reader, names, self._after, upto):
-                yield replace(transaction, shard=self._tailed.shard)
-                self._after = transaction.lsn
+            upto = yield from self._transactions(names, upto)
         except HistoryExpiredError:
             if self._tailed.chosen or _generations(self._reader.tables()) == _generations(logged):
                 raise
@@ -163,6 +185,26 @@ class _Followed:
         self.lease.at = self._after = upto
         self._leave_out(logged, names, min(durable, Lsn(upto + 1)))
         self.is_over = bool(logged) and not begins and names <= self._left_out.keys()
+
+    def _transactions(self, names: Collection[TableName], upto: Lsn) -> Generator[Transaction, None, Lsn]:
+        """Yield transactions, and return where they end: before an error that only reading finds (a rejected message).
+
+        The table with the error is excluded.
+        """
+        found: TableError | None = None
+        while True:
+            try:
+                for transaction in transactions(self._reader, names, self._after, upto):
+                    yield replace(transaction, shard=self._tailed.shard)
+                    self._after = transaction.lsn
+                break
+            except TableError as error:
+                found, upto = error, Lsn(error.lsn - 1)
+        if found is not None:
+            name = TableName.parse(found.table)
+            self._left_out[name] = self._reader.tables()[name].generation
+            self._note(found)
+        return upto
 
     def ended(self) -> list[TableError]:
         """Return the errors of tables that were excluded since the last call."""

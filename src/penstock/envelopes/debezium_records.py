@@ -21,6 +21,9 @@ from penstock.envelopes.shape import Shape, keyed_shape
 from penstock.errors import UsageError
 
 __all__ = [
+    "AFTER_MISSING",
+    "OPS",
+    "OP_UNKNOWN",
     "RecordType",
     "debezium_shape",
     "debezium_shape_of",
@@ -31,7 +34,9 @@ __all__ = [
     "with_record_fields",
 ]
 
-_OPS = ("c", "u", "d", "r", "t")
+OPS = ("c", "u", "d", "r", "t")
+OP_UNKNOWN = "op is none of c, u, d, r, t: not a Debezium record, or one of an unsupported newer version"
+AFTER_MISSING = "the record has no 'after' row, which its op requires"
 
 
 @dataclass(frozen=True)
@@ -87,14 +92,13 @@ def with_record_fields(messages: DataFrame) -> DataFrame:
 
 def op_problem() -> Column:
     """Return the problem of a message with a value whose ``op`` is unknown."""
-    text = F.lit("op is none of c, u, d, r, t: not a Debezium record, or one of an unsupported newer version")
-    return F.when(~F.col("tombstone") & ~F.coalesce(F.col("op").isin(*_OPS), F.lit(False)), text)
+    return F.when(~F.col("tombstone") & ~F.coalesce(F.col("op").isin(*OPS), F.lit(False)), F.lit(OP_UNKNOWN))
 
 
 def missing_after_problem() -> Column:
     """Return the problem of a record that should have an ``after`` row and has none."""
     brings = F.col("op").isin("c", "u", "r") & F.col("after").isNull()
-    return F.when(brings, F.lit("the record has no 'after' row, which its op requires"))
+    return F.when(brings, F.lit(AFTER_MISSING))
 
 
 def _payload(kind: StructType) -> StructType:

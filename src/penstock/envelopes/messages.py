@@ -28,11 +28,24 @@ from pyspark.sql.types import StructType
 from penstock.errors import UsageError
 from penstock.model import Image
 
-__all__ = ["Enveloped", "enveloped", "image", "message_type", "ordinal", "partition_and_offset", "with_problem"]
+__all__ = [
+    "MOST_PARTITIONS",
+    "OFFSET_BITS",
+    "OUT_OF_RANGE",
+    "Enveloped",
+    "enveloped",
+    "image",
+    "message_type",
+    "ordinal",
+    "partition_and_offset",
+    "with_problem",
+]
 
-_OFFSET_BITS = 44
-_OFFSETS = 1 << _OFFSET_BITS
-_PARTITIONS = 1 << (63 - _OFFSET_BITS)
+OFFSET_BITS = 44
+"""The lower bits of an ordinal, which are the offset."""
+_OFFSETS = 1 << OFFSET_BITS
+MOST_PARTITIONS = 1 << (63 - OFFSET_BITS)
+OUT_OF_RANGE = "partition or offset exceeds the range of the change log"
 _IMAGE = ("_lsn", "_ordinal", "_image", "_xid", "_committed_at", "_unchanged", "row")
 
 
@@ -80,19 +93,19 @@ def message_type(messages: DataFrame, name: str) -> StructType:
 
 def with_problem(messages: DataFrame, *problems: Column) -> DataFrame:
     """Return messages with ``problem`` set to the first problem of each."""
-    beyond = (F.col("partition") >= _PARTITIONS) | (F.col("offset") >= _OFFSETS)
-    placed = F.when(beyond, F.lit("partition or offset exceeds the range of the change log"))
+    beyond = (F.col("partition") >= MOST_PARTITIONS) | (F.col("offset") >= _OFFSETS)
+    placed = F.when(beyond, F.lit(OUT_OF_RANGE))
     return messages.withColumn("problem", F.coalesce(F.col("problem"), placed, *problems))
 
 
 def ordinal() -> Column:
     """Return partition and offset as one number with the same order."""
-    return F.shiftleft(F.col("partition").cast("bigint"), _OFFSET_BITS).bitwiseOR(F.col("offset"))
+    return F.shiftleft(F.col("partition").cast("bigint"), OFFSET_BITS).bitwiseOR(F.col("offset"))
 
 
 def partition_and_offset(number: Column) -> tuple[Column, Column]:
     """Return the partition and offset of an `ordinal`."""
-    return F.shiftright(number, _OFFSET_BITS).cast("int"), number.bitwiseAND(_OFFSETS - 1)
+    return F.shiftright(number, OFFSET_BITS).cast("int"), number.bitwiseAND(_OFFSETS - 1)
 
 
 def image(kind: Image, row: Column) -> Column:

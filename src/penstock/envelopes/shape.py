@@ -48,12 +48,19 @@ from penstock.errors import UsageError
 from penstock.model import TableName, TableSchema
 
 __all__ = [
+    "KEY_MISMATCH",
+    "KEY_MISSING",
+    "PLACEHOLDER_BYTES",
+    "PLACEHOLDER_ITEMS",
+    "PLACEHOLDER_TEXTS",
     "Shape",
     "holds_map",
+    "key_field_text",
     "key_mismatch_problem",
     "key_problem",
     "keyed_shape",
     "placeholder_problem",
+    "placeholder_text",
     "quoted",
     "value_shape",
 ]
@@ -104,22 +111,27 @@ def keyed_shape(key: StructType, value: StructType) -> Shape:
     return Shape(_columns(StructType([*missing, *value])), tuple(key.names))
 
 
+KEY_MISSING = "the message key is null, but rows are identified by it: write the topic with keys"
+KEY_MISMATCH = "a field has different values in key and value: write the same value to both in the producer"
+
+
+def key_field_text(name: str) -> str:
+    """Return the problem of a message with null in a field of its key."""
+    return f"key field {name!r} is null: remove it from the key, or set it in the producer"
+
+
 def key_problem(key: Column, shape: Shape) -> Column:
     """Return the problem of a message whose key is null or has a null field."""
-    missing = F.when(
-        key.isNull(), F.lit("the message key is null, but rows are identified by it: write the topic with keys")
-    )
+    missing = F.when(key.isNull(), F.lit(KEY_MISSING))
     for name in shape.key:
-        text = f"key field {name!r} is null: remove it from the key, or set it in the producer"
-        missing = missing.when(key.getField(name).isNull(), F.lit(text))
+        missing = missing.when(key.getField(name).isNull(), F.lit(key_field_text(name)))
     return missing
 
 
 def key_mismatch_problem(key: Column, value: Column, shape: Shape, names: list[str]) -> Column:
     """Return the problem of a message whose value, with fields `names`, differs from its key in a common field."""
     differs = [~key.getField(name).eqNullSafe(value.getField(name)) for name in shape.key if name in names]
-    text = F.lit("a field has different values in key and value: write the same value to both in the producer")
-    return F.when(value.isNotNull() & reduce(lambda a, b: a | b, differs, F.lit(False)), text)
+    return F.when(value.isNotNull() & reduce(lambda a, b: a | b, differs, F.lit(False)), F.lit(KEY_MISMATCH))
 
 
 def holds_map(kind: DataType) -> bool:
@@ -157,10 +169,19 @@ def quoted(name: str) -> str:
 
 
 _PLACEHOLDER = "__debezium_unavailable_value"
-_BYTES = _PLACEHOLDER.encode()
-_IN_JSON = base64.b64encode(_BYTES).decode()
-_UUID = str(uuid.UUID(bytes=hashlib.md5(_BYTES, usedforsecurity=False).digest(), version=3))
-_TEXTS = (_PLACEHOLDER, _IN_JSON, f'{{"{_PLACEHOLDER}":"{_PLACEHOLDER}"}}')
+PLACEHOLDER_BYTES = _PLACEHOLDER.encode()
+_IN_JSON = base64.b64encode(PLACEHOLDER_BYTES).decode()
+_UUID = str(uuid.UUID(bytes=hashlib.md5(PLACEHOLDER_BYTES, usedforsecurity=False).digest(), version=3))
+PLACEHOLDER_TEXTS = (_PLACEHOLDER, _IN_JSON, f'{{"{_PLACEHOLDER}":"{_PLACEHOLDER}"}}')
+PLACEHOLDER_ITEMS = (_PLACEHOLDER, _IN_JSON, _UUID)
+
+
+def placeholder_text(column: str) -> str:
+    """Return the problem of a row in which Debezium wrote a placeholder for a column."""
+    return (
+        f"column {column!r} was not sent, because its value is large and did not change: "
+        "run ALTER TABLE … REPLICA IDENTITY FULL upstream, and have Debezium rewrite the topic"
+    )
 
 
 def placeholder_problem(row: Column, kind: StructType) -> Column:
@@ -169,20 +190,16 @@ def placeholder_problem(row: Column, kind: StructType) -> Column:
     for field in reversed(kind.fields):
         mark = _is_placeholder(row.getField(field.name), field.dataType)
         if mark is not None:
-            text = (
-                f"column {field.name!r} was not sent, because its value is large and did not change: "
-                "run ALTER TABLE … REPLICA IDENTITY FULL upstream, and have Debezium rewrite the topic"
-            )
-            found = F.when(mark, F.lit(text)).otherwise(found)
+            found = F.when(mark, F.lit(placeholder_text(field.name))).otherwise(found)
     return found
 
 
 def _is_placeholder(value: Column, kind: DataType) -> Column | None:
     """Return whether a value is the placeholder for its type; None for types without one."""
     if isinstance(kind, StringType):
-        return value.isin(*_TEXTS)
+        return value.isin(*PLACEHOLDER_TEXTS)
     if isinstance(kind, BinaryType):
-        return value == F.lit(_BYTES)
+        return value == F.lit(PLACEHOLDER_BYTES)
     if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
         return F.map_contains_key(value, _PLACEHOLDER)
     return _is_array_placeholder(value, kind.elementType) if isinstance(kind, ArrayType) else None
@@ -190,10 +207,10 @@ def _is_placeholder(value: Column, kind: DataType) -> Column | None:
 
 def _is_array_placeholder(value: Column, item: DataType) -> Column | None:
     if isinstance(item, StringType):
-        return F.arrays_overlap(value, F.array(*map(F.lit, (_PLACEHOLDER, _IN_JSON, _UUID))))
+        return F.arrays_overlap(value, F.array(*map(F.lit, PLACEHOLDER_ITEMS)))
     if isinstance(item, BinaryType):
-        return F.array_contains(value, F.lit(_BYTES))
-    numbers = [F.lit(byte) for byte in _BYTES]
+        return F.array_contains(value, F.lit(PLACEHOLDER_BYTES))
+    numbers = [F.lit(byte) for byte in PLACEHOLDER_BYTES]
     if isinstance(item, DateType):
         return value == F.array(*map(F.date_from_unix_date, numbers))
     if isinstance(item, IntegerType | LongType):

@@ -28,7 +28,19 @@ from penstock.envelopes.messages import Enveloped, enveloped, image, message_typ
 from penstock.envelopes.shape import Shape, key_mismatch_problem, key_problem, placeholder_problem
 from penstock.model import Image
 
-__all__ = ["append", "debezium_upsert", "truncate_problem", "upsert"]
+__all__ = [
+    "NULL_VALUE",
+    "TRUNCATED",
+    "VALUE_MISSING",
+    "append",
+    "debezium_upsert",
+    "truncate_problem",
+    "upsert",
+]
+
+NULL_VALUE = "the value is present but decodes to null: a row requires a value"
+VALUE_MISSING = "the message has no value: use ENVELOPE UPSERT if this marks a deleted row"
+TRUNCATED = "TRUNCATE is not supported: configure Debezium to skip such records (skipped.operations = t)"
 
 
 def upsert(messages: DataFrame, shape: Shape) -> Enveloped:
@@ -37,7 +49,7 @@ def upsert(messages: DataFrame, shape: Shape) -> Enveloped:
     checked = with_problem(
         messages,
         key_problem(key, shape),
-        F.when(~tombstone & value.isNull(), F.lit("the value is present but decodes to null: a row requires a value")),
+        F.when(~tombstone & value.isNull(), F.lit(NULL_VALUE)),
         key_mismatch_problem(key, value, shape, message_type(messages, "value").names),
     )
     gone = F.array(image(Image.DELETED_KEY, shape.key_only_row(key)))
@@ -47,8 +59,7 @@ def upsert(messages: DataFrame, shape: Shape) -> Enveloped:
 def append(messages: DataFrame, shape: Shape) -> Enveloped:
     """Return an INSERTED image for each message with a value; `shape` comes from `value_shape`."""
     value = F.col("value")
-    text = F.lit("the message has no value: use ENVELOPE UPSERT if this marks a deleted row")
-    checked = with_problem(messages, F.when(value.isNull(), text))
+    checked = with_problem(messages, F.when(value.isNull(), F.lit(VALUE_MISSING)))
     return enveloped(checked, F.array(image(Image.INSERTED, shape.value_row(value))))
 
 
@@ -73,5 +84,4 @@ def debezium_upsert(messages: DataFrame, shape: Shape) -> Enveloped:
 
 def truncate_problem() -> Column:
     """Return the problem of a truncate record."""
-    text = "TRUNCATE is not supported: configure Debezium to skip such records (skipped.operations = t)"
-    return F.when(F.col("op") == "t", F.lit(text))
+    return F.when(F.col("op") == "t", F.lit(TRUNCATED))

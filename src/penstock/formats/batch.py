@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.formats.avro.decoder import AvroDecoder
 from penstock.formats.csv import CsvDecoder
 from penstock.formats.decoder import Decoded, Decoder
 from penstock.formats.format import AvroFormat, CsvFormat, JsonFormat, ProtobufFormat, ResolvedFormat
+from penstock.formats.framing import read_ids
 from penstock.formats.json.decoder import JsonDecoder
+from penstock.formats.memory import address
+from penstock.formats.messages import messages_of
 from penstock.formats.plain import PlainDecoder
 from penstock.formats.protobuf.decoder import ProtobufDecoder
-from penstock.formats.schema_registry import RegisteredSchema, Registry, WriterSchemas, schema_ids
+from penstock.formats.schema_registry import RegisteredSchema, Registry, WriterSchemas
 
 __all__ = ["decode_batch", "decoder_for", "registry_client"]
 
@@ -35,7 +39,7 @@ def decode_batch(
     """
     writers: WriterSchemas = {}
     if resolved.is_framed:
-        writers = registry_client(resolved, registry).schemas(schema_ids(array))
+        writers = registry_client(resolved, registry).schemas(_schema_ids(array))
     return decoder_for(resolved, writers).decode(array)
 
 
@@ -46,6 +50,13 @@ def registry_client(resolved: ResolvedFormat, registry: Registry | None) -> Regi
     assert isinstance(resolved.format, AvroFormat | JsonFormat | ProtobufFormat)
     assert resolved.format.registry is not None
     return Registry(resolved.format.registry)
+
+
+def _schema_ids(array: pa.Array | pa.ChunkedArray) -> list[int]:
+    """Return the distinct schema ids of a batch of framed messages."""
+    messages = messages_of(array)
+    ids = read_ids(messages.start, messages.end, address(messages.errors))
+    return [int(one) for one in np.unique(ids) if one >= 0]
 
 
 def decoder_for(resolved: ResolvedFormat, writers: WriterSchemas) -> Decoder:

@@ -31,7 +31,7 @@ from penstock.formats.json.kernel import KINDS
 from penstock.formats.logical_types import convert_rows
 from penstock.formats.memory import address
 from penstock.formats.messages import Messages, messages_of
-from penstock.formats.schema_registry import WriterSchemas, reject
+from penstock.formats.schema_registry import WriterSchemas
 from penstock.formats.spans import copy_spans, total_size
 
 __all__ = ["Decoded", "Decoder"]
@@ -87,7 +87,7 @@ class Decoder(abc.ABC):
     def _reject_unknown(self, messages: Messages, ids: Ints) -> None:
         for one in np.unique(ids):
             if one >= 0 and self._writers[int(one)] is None:
-                reject(messages, np.flatnonzero(ids == one), ErrorCode.UNKNOWN_SCHEMA)
+                messages.reject(np.flatnonzero(ids == one), ErrorCode.UNKNOWN_SCHEMA)
 
     def _add_reason(self, reason: str) -> int:
         self._reasons.append(reason)

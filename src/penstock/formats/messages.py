@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.formats.decode_errors import CODE, ErrorCode, ErrorRecords, no_errors
+from penstock.formats.decode_errors import CODE, A, ErrorCode, ErrorRecords, no_errors
 from penstock.formats.jit import Ints
 
 __all__ = ["Messages", "messages_of"]
@@ -36,6 +36,11 @@ class Messages:
     def longest(self) -> int:
         """The size of the largest message."""
         return int(self.sizes.max(initial=0))
+
+    def reject(self, which: Ints, problem: ErrorCode, reason: int = 0) -> None:
+        """Set the same error for several messages."""
+        self.errors[which, CODE] = int(problem)
+        self.errors[which, A] = reason
 
 
 def messages_of(array: pa.Array | pa.ChunkedArray) -> Messages:

@@ -1,4 +1,4 @@
-"""Client of a schema registry with Confluent's REST API, and the schema ids of a batch of messages.
+"""Client of a schema registry with Confluent's REST API.
 
 Schemas are looked up by id, or as the latest schema of a subject. The schema of an id never changes, so schemas are
 cached for ever: in memory, and in a folder if one is given. A missing id is not cached, because it may be registered
@@ -26,16 +26,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from penstock.errors import DefiniteError, TransientError, UsageError
-from penstock.formats.decode_errors import CODE, A, ErrorCode
-from penstock.formats.framing import read_ids
-from penstock.formats.jit import Ints
-from penstock.formats.memory import address
-from penstock.formats.messages import Messages, messages_of
 from penstock.secret import check_reference, resolve
 
 __all__ = [
@@ -44,8 +37,6 @@ __all__ = [
     "RegistryAddress",
     "SchemaReference",
     "WriterSchemas",
-    "reject",
-    "schema_ids",
 ]
 
 _TIMEOUT_SECONDS = 10.0
@@ -107,6 +98,10 @@ class RegisteredSchema(BaseModel):
     references: tuple[tuple[str, str], ...] = ()
     """Names and texts of the referenced schemas; each follows the ones that it references itself."""
     id: int | None = None
+
+
+WriterSchemas = Mapping[int, RegisteredSchema | None]
+"""Schemas by id; None for an id that the registry does not have."""
 
 
 class SchemaReference(NamedTuple):
@@ -346,22 +341,3 @@ class Registry:
 
     def _invalid_response(self) -> TransientError:
         return self._unreachable("the response is not that of a schema registry")
-
-
-# -- batches -----------------------------------------------------------------------------------------------------------
-
-WriterSchemas = Mapping[int, RegisteredSchema | None]
-"""Schemas by id; None for an id that the registry does not have."""
-
-
-def schema_ids(array: pa.Array | pa.ChunkedArray) -> list[int]:
-    """Return the distinct schema ids of a batch of framed messages."""
-    messages = messages_of(array)
-    ids = read_ids(messages.start, messages.end, address(messages.errors))
-    return [int(one) for one in np.unique(ids) if one >= 0]
-
-
-def reject(messages: Messages, which: Ints, problem: ErrorCode, reason: int = 0) -> None:
-    """Set the same error for several messages."""
-    messages.errors[which, CODE] = int(problem)
-    messages.errors[which, A] = reason

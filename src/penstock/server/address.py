@@ -29,7 +29,7 @@ from pathlib import Path
 
 from penstock.errors import DefiniteError, UsageError
 from penstock.layout import run_path
-from penstock.private_file import replace_file
+from penstock.private_file import create_folder, replace_file
 
 __all__ = ["Address", "Listener", "check_listen", "listening", "running_server"]
 
@@ -167,7 +167,7 @@ def _open_unix(home: Path) -> Iterator[tuple[socket.socket, Path]]:
 def _bound_unix(path: Path) -> socket.socket:
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        create_folder(path.parent)
         path.unlink(missing_ok=True)
         opened.bind(str(path))
         path.chmod(0o600)  # before listen: no connection is accepted earlier

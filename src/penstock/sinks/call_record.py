@@ -29,6 +29,7 @@ from pathlib import Path
 from penstock.errors import DefiniteError, TransientError
 from penstock.layout import state_path
 from penstock.positions import Lsn
+from penstock.private_file import create_folder
 from penstock.sinks.position import SinkPosition
 
 __all__ = ["CallRecord", "RecordedCall", "calls_path", "remove_calls"]
@@ -79,7 +80,7 @@ class CallRecord:
     def open(self) -> None:
         """Lock and read the record."""
         if self._lock is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            create_folder(self.folder)
             self._lock = self._take()
         self.last = self._read()
 

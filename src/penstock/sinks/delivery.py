@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from penstock.changelog.interface import ChangeLog, ChangeLogReader, Extent, LoggedTable
 from penstock.changelog.windows import Window, windows
-from penstock.errors import DefiniteError
+from penstock.errors import DefiniteError, TableError
 from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.sinks.position import Copying, SinkPosition
@@ -130,6 +130,9 @@ class Delivery:
         self._leased_at = self._written_at = 0.0
         self.messages = 0
         """The number of messages that were written."""
+        self.fault: TableError | None = None
+        """An error that reading found in a window, and that the log does not have (a rejected message): delivery ends
+        before it, and raises it then."""
         self._began = time.monotonic()
 
     @property
@@ -178,7 +181,7 @@ class Delivery:
         self._began = time.monotonic()
         logged = self._reader.tables()  # after `durable`: with all errors up to there
         _check_generations(state, logged)
-        upto, error = _readable(state, logged, durable)
+        upto, error = _readable(state, logged, durable, self.fault)
         if upto <= state.position and error is not None:
             raise error
         return self._changes(state, logged, self._next_start(state, logged, upto))
@@ -344,10 +347,10 @@ def _check_generations(state: SinkPosition, logged: Mapping[TableName, LoggedTab
 
 
 def _readable(
-    state: SinkPosition, logged: Mapping[TableName, LoggedTable], durable: Lsn
+    state: SinkPosition, logged: Mapping[TableName, LoggedTable], durable: Lsn, fault: TableError | None
 ) -> tuple[Lsn, DefiniteError | None]:
     """Return the position up to which all tables are readable, and the error that follows it, if any."""
-    errors = [logged[name].error for name in state.tables if name in logged]
+    errors = [*(logged[name].error for name in state.tables if name in logged), fault]
     first = min((error for error in errors if error is not None), key=lambda error: error.lsn, default=None)
     if first is None or first.lsn > durable:
         return durable, None

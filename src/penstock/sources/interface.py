@@ -201,9 +201,8 @@ class InstanceConfig(BaseModel, ABC):
         raise UsageError(message, f"Drop the source and create it again: penstock drop {self.source}")
 
     def altered(self, spec: Source) -> Self:
-        """Return this config with the source's altered options (those in `Source.ALTERABLE`)."""
-        altered = {option: getattr(spec, option) for option in spec.ALTERABLE}
-        return with_fields(self, **altered)
+        """Return this config with the source's altered options: those in `Source.ALTERABLE` that need no resnapshot."""
+        return with_fields(self, **spec.instance_options())
 
 
 @dataclass(frozen=True)
@@ -262,6 +261,8 @@ class Checked:
     findings: tuple[Finding, ...]
     ready: bool
     """Whether capture can start, or resume."""
+    aliases: Mapping[TableName, str] = field(default_factory=dict)
+    """The local names that the user chose."""
 
 
 class Source(SourceOptions, ABC):
@@ -277,7 +278,9 @@ class Source(SourceOptions, ABC):
     WithOptions: ClassVar[type[SourceOptions]]
     """The options that are written in ``WITH (…)``."""
     ALTERABLE: ClassVar[frozenset[str]] = frozenset({"retain_history"})
-    """Options that ``ALTER SOURCES … SET`` can change; each is also a field of the instance config."""
+    """Options that ``ALTER SOURCES … SET`` can change; each is a field of the instance config, or in `RESNAPSHOT`."""
+    RESNAPSHOT: ClassVar[frozenset[str]] = frozenset()
+    """Those of them that take effect by capturing the tables again that `resnapshotted_tables` returns."""
     SCHEMES: ClassVar[frozenset[str]] = frozenset()
     """The schemes of URLs that `from_urls` accepts; the empty one stands for texts that are not URLs."""
     KEPT: ClassVar[frozenset[str]] = frozenset()
@@ -385,6 +388,28 @@ class Source(SourceOptions, ABC):
         except (DefiniteError, UsageError) as refused:
             found, gone = {}, error("", refused.message, refused.hint)
         return {name: found.get(name, gone) for name in tables}
+
+    def resnapshotted_tables(self, before: Self) -> Collection[TableName]:
+        """Return the tables that contain something else than `before`, because options in `RESNAPSHOT` differ.
+
+        Raise `DefiniteError` if these options do not fit the tables upstream.
+        """
+        return ()
+
+    def instance_options(self) -> dict[str, Any]:
+        """Return the alterable options as fields of the instance config."""
+        return {option: getattr(self, option) for option in self.ALTERABLE - self.RESNAPSHOT}
+
+    def require_same_upstream(self, instance: InstanceConfig, durable: Lsn) -> None:
+        """Raise `DefiniteError` unless `instance`, which reaches the upstream in another way, resumes at `durable`."""
+
+    def find_new_tables(self, instance: InstanceConfig) -> Mapping[TableName, ProducedTable | Finding] | None:
+        """Return the tables upstream that this source covers and `instance` does not capture.
+
+        Each as it is now, or with the reason why it cannot be captured; None if the source does not capture tables
+        that are created later.
+        """
+        return None
 
     def check(self, instance: InstanceConfig | None = None, durable: Lsn | None = None) -> Checked:
         """Check whether this source can be created; with `instance`, whether its capture can resume at `durable`."""

@@ -10,7 +10,7 @@ A package that cannot be loaded affects only its own sources.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -19,7 +19,7 @@ from penstock.errors import DefiniteError, UsageError
 from penstock.name_suggestions import nearest
 from penstock.sources.interface import Kind, Source
 
-__all__ = ["installed_kind", "kind", "kinds", "source_of_urls", "url_schemes"]
+__all__ = ["installed_kind", "kind", "kind_of_scheme", "kinds", "source_of_urls"]
 
 _GROUP = "penstock.sources"
 _BUILT_IN = (
@@ -34,10 +34,8 @@ _BUILT_IN = (
 def kinds() -> Mapping[str, Kind]:
     """Return all kinds by name, without those that cannot be loaded."""
     found: dict[str, Kind] = {}
-    for point in (*_BUILT_IN, *entry_points(group=_GROUP)):
-        loaded = _load(point)
-        if isinstance(loaded, Kind):
-            found.setdefault(loaded.name, loaded)
+    for loaded in _each():
+        found.setdefault(loaded.name, loaded)
     return found
 
 
@@ -61,18 +59,26 @@ def installed_kind(name: str) -> Kind | None:
     return built_in or kinds().get(name)
 
 
-def url_schemes() -> set[str]:
-    """Return the schemes of the URLs from which sources can be created."""
-    return {scheme for found in kinds().values() for scheme in found.source.SCHEMES if scheme}
+def kind_of_scheme(scheme: str) -> Kind | None:
+    """Return the first kind whose URLs have a scheme; the kinds after it are not loaded, which would take longer."""
+    return next((found for found in _each() if scheme in found.source.SCHEMES), None)
 
 
 def source_of_urls(urls: Sequence[str], name: str | None = None, **options: Any) -> Source:
     """Return the source for a URL, or a sharded source for several, of the kind that the URL's scheme names."""
     first = urls[0] if urls else ""
     scheme = first.partition("://")[0] if "://" in first else ""
-    sources = [found.source for found in kinds().values()]
-    source = next((source for source in sources if scheme in source.SCHEMES), None)
-    return (source or next(source for source in sources if "" in source.SCHEMES)).from_urls(urls, name, **options)
+    found = kind_of_scheme(scheme) or kind_of_scheme("")
+    assert found is not None, "a built-in kind accepts any text"
+    return found.source.from_urls(urls, name, **options)
+
+
+def _each() -> Iterator[Kind]:
+    """Load one kind after the other, without those that cannot be loaded."""
+    for point in (*_BUILT_IN, *entry_points(group=_GROUP)):
+        loaded = _load(point)
+        if isinstance(loaded, Kind):
+            yield loaded
 
 
 @cache

@@ -34,6 +34,7 @@ from penstock.changelog.interface import Chunk, transaction_schema
 from penstock.errors import DefiniteError, TransientError
 from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn
+from penstock.private_file import create_folder
 from penstock.sources.row_tables import fitted
 
 __all__ = ["Changes", "Notes", "Numbering", "Step", "deleted", "inserted", "upserted"]
@@ -162,7 +163,7 @@ class Notes:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "notes.db"
         with self._storing():
-            folder.mkdir(parents=True, exist_ok=True)
+            create_folder(folder)
             self._db = sqlite3.connect(self._path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import DefiniteError
-from penstock.model import RESERVED, TableName, TableSchema
+from penstock.model import TableName, TableSchema, is_reserved
 from penstock.sources.produced_table import ProducedTable
 
 __all__ = ["RowTable", "fitted", "plain"]
@@ -108,7 +108,7 @@ def _check_names(table: TableName, columns: pa.Schema, key: tuple[str, ...]) -> 
         if count > 1:
             message = f'table {table} has {count} columns "{name}" that differ only in case'
             raise DefiniteError(message, hint)
-        if name in RESERVED:
+        if is_reserved(name):
             message = f'table {table} has a column with the reserved name "{name}"'
             raise DefiniteError(message, hint)
     for name in key:

@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from penstock.errors import PenstockError, TransientError
 from penstock.spark.session import is_alive
 
-__all__ = ["is_spark_error", "is_spark_lost", "spark_lost_error"]
+__all__ = ["is_spark_error", "is_spark_lost", "spark_lost_error", "spark_start_error"]
 
 _EXIT_SECONDS = 10.0
 """A connection breaks shortly before the process at its other end has ended."""
@@ -56,11 +56,22 @@ def is_spark_error(error: BaseException) -> bool:
     return any(isinstance(each, PySparkException | Py4JError | OSError | EOFError) for each in _chain(error))
 
 
-def spark_lost_error() -> TransientError:
-    """Return the error to report when Spark's JVM has ended."""
+def spark_lost_error(error: BaseException | None = None) -> TransientError:
+    """Return the error to report when Spark's JVM has ended, as `error` shows if it is given."""
+    if error is not None and any(map(_failed_to_start, _chain(error))):
+        return spark_start_error()
     message = "Spark's JVM has ended; changes are no longer applied"
     hint = "`penstock run` restarts it; with a session of your own, run the home with a new one. No data is lost."
     return TransientError(message, hint)
+
+
+def spark_start_error() -> TransientError:
+    """Return the error to report when Spark's JVM has ended before it was ready."""
+    hint = (
+        "What it printed says why: see above, or `penstock logs`. Check `java -version` with JAVA_HOME, "
+        "PENSTOCK_DRIVER_MEMORY, and the free memory of the machine."
+    )
+    return TransientError("Spark's JVM ended while it was started", hint)
 
 
 def _is_responding() -> bool:

@@ -34,6 +34,8 @@ from penstock.spark.session import is_alive, session
 __all__ = ["LocalSpark"]
 
 _END_SECONDS = 10.0
+_CALL_SITES = "spark.python.sql.dataFrameDebugging.enabled"
+"""With this setting, each column costs six calls to the JVM more, so that errors name lines of Penstock's own code."""
 
 
 class LocalSpark:
@@ -55,7 +57,7 @@ class LocalSpark:
     def start(self) -> SparkSession:
         """Start Spark; the first start on a machine downloads its jars."""
         self._folder = Path(tempfile.mkdtemp(prefix="penstock-spark-"))
-        config = {"spark.local.dir": str(self._folder), **self._config}
+        config = {"spark.local.dir": str(self._folder), _CALL_SITES: "false", **self._config}
         with _passed_on(self._printed) as output:
             self._session = session(config=config, progress=self._progress, output=output)
         # This server prints the traceback of an EOFError when its JVM is killed.

@@ -6,15 +6,15 @@ query. A query is identified by
 - the operation of Spark Connect, if there is one: Connect may analyze parts of a query on their own;
 - otherwise Spark's `QueryPlanningTracker`, which each query has from its analysis on.
 
-The JVM keeps a tracker as long as the query exists, and it is only referenced weakly here. So it is also known when a
-query has ended.
+It is also known when a query has ended: Spark Connect lists the operations that it executes, and the JVM keeps a
+tracker as long as the query exists; here it is only referenced weakly.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -41,10 +41,16 @@ class _Kept(Generic[_T]):
     operation: str | None
     trackers: list[tuple[int, Any]] = field(default_factory=list)
 
-    def is_needed(self, now: float) -> bool:
-        """Whether the query may still exist."""
-        if now < self.used + _USED_SECONDS:
+    def is_recent(self, now: float) -> bool:
+        """Whether the query used the value a short time ago."""
+        return now < self.used + _USED_SECONDS
+
+    def is_needed(self, now: float, operations: Collection[str]) -> bool:
+        """Whether the query may still exist; `operations` are those that Spark Connect executes."""
+        if self.is_recent(now):
             return True
+        if self.operation is not None:
+            return self.operation in operations
         return now < self.opened + _LONGEST_SECONDS and any(tracker.get() is not None for _, tracker in self.trackers)
 
 
@@ -65,7 +71,7 @@ class ByQuery(Generic[_T]):
         code = jvm.java.lang.System.identityHashCode(tracker)
         with self._lock:
             now = time.monotonic()
-            self._kept = [kept for kept in self._kept if kept.is_needed(now)]
+            self._forget_ended(now)
             kept = next((kept for kept in self._kept if self._is_of(kept, operation, code, tracker)), None)
             if kept is None:
                 kept = _Kept(self._make(), now, now, operation)
@@ -74,6 +80,25 @@ class ByQuery(Generic[_T]):
                 kept.trackers.append((code, jvm.java.lang.ref.WeakReference(tracker)))
             kept.used = now
             return kept.value
+
+    def forget_ended(self) -> None:
+        """Forget the values of queries that have ended, in case no other query follows."""
+        with self._lock:
+            self._forget_ended(time.monotonic())
+
+    def _forget_ended(self, now: float) -> None:
+        asked = any(kept.operation is not None and not kept.is_recent(now) for kept in self._kept)
+        operations = self._operations() if asked else ()
+        self._kept = [kept for kept in self._kept if kept.is_needed(now, operations)]
+
+    def _operations(self) -> Collection[str]:
+        """Return the operations that Spark Connect executes."""
+        jvm: Any = self._context._jvm
+        found = jvm.org.apache.spark.sql.connect.service.SparkConnectService.listActiveExecutions()
+        if found.isLeft():
+            return ()  # none, and since when
+        executed = found.toOption().get()
+        return {executed.apply(at).jobTag() for at in range(executed.size())}
 
     def _operation(self) -> str | None:
         tags = (self._context.getLocalProperty("spark.job.tags") or "").split(",")

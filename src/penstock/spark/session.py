@@ -20,6 +20,7 @@ import atexit
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -27,8 +28,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
+from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -106,7 +106,7 @@ def session(
     _add_local(builder)
     configure(builder, progress=progress)
     with _signal_handler_kept():
-        if output is not None:
+        if SparkContext._gateway is None:
             _launch(builder, output)
         return builder.getOrCreate()
 
@@ -130,12 +130,30 @@ def is_alive() -> bool:
     return process is None or process.poll() is None
 
 
-def _launch(builder: SparkSession.Builder, output: int) -> None:
-    """Start the JVM for a session, with its output redirected; the builder then uses this JVM."""
+class _Jvm(subprocess.Popen[bytes]):
+    """The process of a JVM that is started; none that has ended counts as a success.
+
+    PySpark waits for the port of the JVM as long as `poll` returns None or 0. A JVM that ends with exit code 0 before
+    it has a port, as one does that only prints its version, would be waited for forever.
+    """
+
+    def poll(self) -> int | None:
+        """Return None as long as the process runs; then its exit code, or 1 instead of 0."""
+        code = super().poll()
+        return 1 if code == 0 else code
+
+
+def _launch(builder: SparkSession.Builder, output: int | None) -> None:
+    """Start the JVM for a session, with its output redirected if `output` is given; the builder then uses this JVM."""
     conf = SparkConf()
     for key, value in builder._options.items():
         conf.set(key, value)
-    gateway = launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
+    redirected = {} if output is None else {"stdout": output, "stderr": output}
+    original, java_gateway.Popen = java_gateway.Popen, _Jvm  # type: ignore[attr-defined,assignment]
+    try:
+        gateway = java_gateway.launch_gateway(conf, redirected)  # type: ignore[no-untyped-call]
+    finally:
+        java_gateway.Popen = original  # type: ignore[attr-defined]
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
 

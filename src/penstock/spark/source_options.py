@@ -202,13 +202,18 @@ class TableSelection:
                 names = ", ".join(sorted(map(str, known))) or "none"
                 message = f"source {self.options.source} has no table {name}"
                 raise UsageError(message, f"Its tables are: {names}.")
+        self.log.check_readable(self.names)
         return {name: known[name] for name in self.names}
 
     def schema(self) -> pa.Schema:
         """Return the schema of the query's rows."""
+        return self.shape.schema(self.table_columns())
+
+    def table_columns(self) -> pa.Schema:
+        """Return the columns of the first table, at the position at which it is read."""
         first = next(iter(self.tables().values()))
         schema = first.schema if self.options.as_of is None else first.schema_at(self.upto())
-        return self.shape.schema(schema.columns)
+        return schema.columns
 
     def columns(self, names: Sequence[str]) -> dict[TableName, TableSchema | None]:
         """Return the columns to read of each table: those that the query started with; None if rows are JSON."""

@@ -54,7 +54,7 @@ from penstock.spark.input_partitions import CombinedPiece, EmptyPiece, Piece, lo
 from penstock.spark.source_options import EARLIEST, LATEST, PenstockOptions, Rows, Shape, TableSelection, parse_position
 from penstock.spark.table_snapshot import Snapshot
 
-__all__ = ["Limits", "PenstockStreamReader", "PrefetchingReader"]
+__all__ = ["Limits", "PenstockStreamReader", "PrefetchingReader", "StreamPlanner", "check_stream_options"]
 
 _Numbers = npt.NDArray[Any]
 
@@ -164,18 +164,11 @@ class PenstockStreamReader(PrefetchingReader, DataSourceStreamReader, SupportsTr
     """Plans the micro-batches of a query in a process beside the driver, and reads them in tasks."""
 
     def __init__(self, options: PenstockOptions, columns: Sequence[str]) -> None:
-        if options.rows is Rows.LIVE:
-            message = "rows=live is not valid for a stream"
-            raise UsageError(
-                message, "Set rows=changes or rows=updates, or read the live table as a batch (spark.read)."
-            )
-        if options.ending_position != LATEST:
-            message = "option endingPosition is not valid for a stream"
-            raise UsageError(message, "Remove the option, or read a batch (spark.read).")
+        check_stream_options(options)
         self._options = options
         self._columns = list(columns)
         self._shape = TableSelection(options).shape
-        self._driver: _Planner | None = None
+        self._driver: StreamPlanner | None = None
 
     def initialOffset(self) -> _Offset:
         """Return the offset of a query without a checkpoint; always the same."""
@@ -214,14 +207,26 @@ class PenstockStreamReader(PrefetchingReader, DataSourceStreamReader, SupportsTr
         self._planner.release()
 
     @property
-    def _planner(self) -> _Planner:
+    def _planner(self) -> StreamPlanner:
         """The planner, created on first use; tasks never use it."""
         if self._driver is None:
-            self._driver = _Planner(TableSelection(self._options), self._columns)
+            self._driver = StreamPlanner(TableSelection(self._options), self._columns)
         return self._driver
 
 
-class _Planner:
+def check_stream_options(options: PenstockOptions) -> None:
+    """Raise `UsageError` for options that a stream does not have."""
+    if options.rows is Rows.LIVE:
+        message = "rows=live is not valid for a stream"
+        raise UsageError(message, "Set rows=changes or rows=updates, or read the live table as a batch (spark.read).")
+    if options.ending_position != LATEST:
+        message = "option endingPosition is not valid for a stream"
+        raise UsageError(message, "Remove the option, or read a batch (spark.read).")
+
+
+class StreamPlanner:
+    """Plans the micro-batches of one log: offsets, their pieces, and the lease on what they need."""
+
     def __init__(self, chosen: TableSelection, columns: Sequence[str]) -> None:
         self._chosen = chosen
         self._columns = chosen.columns(columns)
@@ -233,11 +238,13 @@ class _Planner:
     # -- offsets ----------------------------------------------------------------------------------------------------
 
     def initial(self) -> _Offset:
+        """Return the offset of a query without a checkpoint."""
         text = self._chosen.options.starting_position or LATEST
         fixed = None if text == EARLIEST else parse_position(text)
         return {"lsn": str(fixed)} if isinstance(fixed, Lsn) else {"start": text}
 
     def end(self, start: _Offset, limit: ReadLimit) -> _Offset:
+        """Return the end of the next micro-batch, or `start` if there is nothing to read."""
         self._lease.renew(start)
         if "start" in start:
             return self._resolve_start(start["start"], limit)
@@ -248,21 +255,26 @@ class _Planner:
         return start if upto <= after else {"lsn": str(upto)}
 
     def latest(self) -> _Offset:
+        """Return the end of the log."""
         return {"lsn": str(self._chosen.reader().frontiers().durable)}
 
     def stop_at_end_of_log(self) -> None:
+        """Fix the position at which the query ends."""
         self._target = self._chosen.reader().frontiers().durable
 
     def default_limit(self) -> ReadLimit:
+        """Return the limit that the options set."""
         options = self._chosen.options
         if options.max_rows is not None:
             return ReadMaxRows(options.max_rows)
         return ReadMaxBytes(options.max_bytes or 1 << 62)
 
     def commit(self, end: _Offset) -> None:
+        """Release the log before the next batch."""
         self._lease.move(end)
 
     def release(self) -> None:
+        """Release the lease."""
         self._lease.release()
 
     def _resolve_start(self, text: str, limit: ReadLimit) -> _Offset:
@@ -322,6 +334,7 @@ class _Planner:
     # -- pieces -----------------------------------------------------------------------------------------------------
 
     def pieces(self, start: _Offset, end: _Offset) -> list[Piece]:
+        """Return the pieces of a micro-batch."""
         if end.get("read", 0) > start.get("read", 0):
             return self._snapshot(end).pieces()[start.get("read", 0) : end["read"]]
         if "start" in start:

@@ -26,6 +26,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import PenstockError
+from penstock.spark.callback_connections import CallbackConnections
 
 __all__ = ["TableFunction"]
 
@@ -54,6 +55,7 @@ class TableFunction:
         self._gateway.python_parameters.propagate_java_exceptions = True
         start: Any = ensure_callback_server_started
         start(gateway)
+        self._connections = CallbackConnections(gateway)
 
     def add_to(self, spark: SparkSession) -> None:
         """Define the function in one session; it replaces one of the same name."""
@@ -73,6 +75,7 @@ class TableFunction:
 
     def apply(self, arguments: Any) -> Any:
         """Return the plan for one occurrence of the function; Spark calls this."""
+        self._connections.add()
         try:
             given = [arguments.apply(at).toString() for at in range(arguments.size())]
             make = self._prepare(given)

@@ -34,6 +34,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from penstock.errors import UsageError
+from penstock.model import TableName
 from penstock.name_suggestions import nearest
 from penstock.sinks.kafka.spec import KafkaSink
 from penstock.sources.interface import is_name
@@ -246,9 +247,9 @@ def _alter(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Statement:
         parts = _name(cursor, "schema.table", 2, 2)
         return AddTable(source, dotted_text(parts, cursor.name("name") if cursor.accept("AS") else None))
     if cursor.accept("DROP", "TABLE"):
-        return DropTable(source, ".".join(_name(cursor, "table", 1, 2)))
+        return DropTable(source, _table(cursor))
     if cursor.accept("RETRY", "TABLE"):
-        return RetryTable(source, ".".join(_name(cursor, "table", 1, 2)))
+        return RetryTable(source, _table(cursor))
     raise cursor.unmatched(_ALTERATIONS, _alteration_hint(cursor.words(), source) or f"Syntax: {_ALTER}")
 
 
@@ -291,6 +292,12 @@ def _name(cursor: StatementCursor, of: str, least: int, most: int) -> list[str]:
     if len(parts) < least:
         cursor.expect(".")
     return parts
+
+
+def _table(cursor: StatementCursor) -> str:
+    """Consume ``table`` or ``schema.table``; return it as the catalog prints it."""
+    parts = _name(cursor, "table", 1, 2)
+    return parts[0] if len(parts) == 1 else str(TableName(*parts))
 
 
 _REPAIR_USAGE = "REPAIR source.table [WHERE { KEY IN (key, …) | condition }];"
@@ -478,7 +485,7 @@ def _read_altered(
     cursor: StatementCursor, kinds: Mapping[str, Written], of: str
 ) -> tuple[dict[str, Any], dict[str, SecretStr], dict[str, Position]]:
     """Read options of any of these kinds to the end; return values, literal secrets, and the position of each value."""
-    options = {option.field: option for kind in kinds.values() for option in reversed(_settings_of(kind))}
+    options = {option.field: option for kind in kinds.values() for option in reversed(_alterable_of(kind))}
     place = cursor.place()
     settings = read_settings(
         cursor, Settings(tuple(options.values()), of, unsupported=_unsupported_by(*kinds.values()))
@@ -523,6 +530,12 @@ def _settings_of(kind: Written) -> Sequence[Option]:
     clauses = options_of(kind.SqlOptions)
     has_secrets = any(isinstance(option.syntax, Secret) for option in (*settings, *clauses))
     return (*settings, _ALLOW) if has_secrets else settings
+
+
+def _alterable_of(kind: Written) -> Sequence[Option]:
+    """Return the options in WITH, and the clauses that ALTER can change."""
+    changeable: frozenset[str] = getattr(kind, "ALTERABLE", frozenset())
+    return (*_settings_of(kind), *(clause for clause in options_of(kind.SqlOptions) if clause.field in changeable))
 
 
 def _secrets(

@@ -37,7 +37,7 @@ from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.errors import DefiniteError
-from penstock.model import TableSchema, missing_value
+from penstock.model import COUNT, GONE, UNCHANGED, TableSchema, missing_value
 from penstock.positions import Lsn
 from penstock.spark.images import spark_schema
 from penstock.tables.base_state import (
@@ -283,19 +283,19 @@ class DeltaBaseTable:
         match = within_keys(source, self.schema, "target")
         for name in self.schema.key:
             match &= column(name, "target") == column(name, "source")
-        gone = F.col("source._gone")
+        gone = F.col(f"source.{GONE}")
         merge = self._target(txn).merge(source.alias("source"), match)
         merge = merge.whenMatchedDelete(gone).whenMatchedUpdate(set=updated)
         merge.whenNotMatchedInsert(~gone, values=inserted).execute()
 
     def _merge_keyless(self, net: DataFrame, txn: _Txn, contents: Contents) -> None:
         """Delete all copies of rows whose count decreases, and insert the remaining number of copies."""
-        fewer = net.filter(F.col("_count") < 0)
+        fewer = net.filter(F.col(COUNT) < 0)
         reach = within_rows(fewer, self.schema, "target")
         base = self.current().alias("target").filter(reach)
         if contents.truncated is not None:
             base = base.limit(0)
-        repeat = F.explode(F.array_repeat(F.lit(True), F.col("_count").cast("int")))
+        repeat = F.explode(F.array_repeat(F.lit(True), F.col(COUNT).cast("int")))
         new = replaced_rows(base, net, self.schema).withColumn(own("new"), repeat)
         if contents.truncated is not None or contents.inserts_only:
             self._write(new, txn, "append" if contents.inserts_only else "overwrite")
@@ -347,7 +347,7 @@ class DeltaBaseTable:
         return filled(self.current(), net, self.schema, contents)
 
     def _without_base(self, net: DataFrame, contents: Contents) -> DataFrame:
-        present = net.filter(~F.col("_gone"))
+        present = net.filter(~F.col(GONE))
         return filled(self.current().limit(0), present, self.schema, contents) if contents.unchanged else present
 
     def incarnation(self) -> str:
@@ -389,11 +389,11 @@ def _updated(name: str, left_out: int | None) -> Column:
     value = column(name, "source")
     if left_out is None:
         return value
-    return F.when(F.array_contains("source._unchanged", left_out), column(name, "target")).otherwise(value)
+    return F.when(F.array_contains(f"source.{UNCHANGED}", left_out), column(name, "target")).otherwise(value)
 
 
 def _inserted(name: str, left_out: int | None, schema: TableSchema) -> Column:
     value = column(name, "source")
     if left_out is None:
         return value
-    return F.when(F.array_contains("source._unchanged", left_out), raise_missing_row(schema)).otherwise(value)
+    return F.when(F.array_contains(f"source.{UNCHANGED}", left_out), raise_missing_row(schema)).otherwise(value)

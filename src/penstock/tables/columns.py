@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from penstock.model import TableSchema, missing_value
+from penstock.model import OWN_PREFIX, TableSchema, missing_value
 from penstock.spark.images import spark_schema
 
 __all__ = ["column", "exact", "own", "quoted", "toastable", "widened"]
@@ -43,7 +43,7 @@ def column(name: str, of: str = "") -> Column:
 
 def own(name: str) -> str:
     """Return the name of an internal column that is temporarily placed beside upstream columns."""
-    return f"_penstock_{name}"
+    return f"{OWN_PREFIX}{name}"
 
 
 def toastable(schema: TableSchema) -> Iterator[tuple[int, str]]:

@@ -2,7 +2,7 @@
 
 ::
 
-    images (L, T] ──▶ drop images before a TRUNCATE ──▶ last image per key ──▶ _gone | _unchanged | _from | columns
+    images (L, T] ──▶ drop images before a TRUNCATE ──▶ last image per key ──▶ GONE | UNCHANGED | FROM | columns
 
 Images are ordered by ``(_lsn, _ordinal, _image)``; the last image of a key determines whether its row exists, and its
 values. This is one aggregation (`max_by`), which suffices as long as every image carries its whole row.
@@ -10,7 +10,7 @@ values. This is one aggregation (`max_by`), which suffices as long as every imag
 **Unchanged TOAST values.** An UPDATED image may omit values; they are those of the row before it. Within one key,
 that is the newest earlier image that has the value: after a DELETE the key reappears with an INSERTED image, which
 has all values, so no image from before the DELETE is ever the newest. If no image of the range has the value, it is in
-the base row, and the column stays listed in ``_unchanged``. This is one more `max_by` per column that can be omitted,
+the base row, and the column stays listed in `UNCHANGED`. This is one more `max_by` per column that can be omitted,
 in the same pass.
 
 **Changed keys.** If the key changed, the previous version of the row is at another key, and the newest image at this
@@ -32,7 +32,7 @@ old image of a key change (`left`), or not at all::
 Both images of a key change have the same ``(_lsn, _ordinal)``. So a life born at 9 continues the life that left at 9,
 and lives form chains: a row is at one key at a time, and each life has at most one predecessor. An omitted value is the
 newest value sent in the life itself, else in its predecessor, and so on; if the chain ends in a life that began before
-the range, the value is in the base row at *that* life's key (``_from``).
+the range, the value is in the base row at *that* life's key (`FROM`).
 
 Why lives and not keys: one row can leave a key and another row can take it within a range. Each life belongs to one
 row, so values of another row are never visible, regardless of the changes in between and of the number of
@@ -50,7 +50,7 @@ only how often each row was added and removed. This also handles a table whose k
 
 ::
 
-    images ──▶ +1 for a new row, -1 for an old one ──▶ sum per distinct row ──▶ _count | columns
+    images ──▶ +1 for a new row, -1 for an old one ──▶ sum per distinct row ──▶ COUNT | columns
 
 Rows are equal if all values are equal bit by bit (`exact`): a row with -0.0 differs from a row with 0.0.
 """
@@ -65,7 +65,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from penstock.errors import UsageError
-from penstock.model import RESERVED, Image, TableSchema
+from penstock.model import COUNT, FROM, GONE, UNCHANGED, Image, TableSchema, is_reserved
 from penstock.tables.columns import column, exact, own, quoted, toastable
 from penstock.tables.contents import Contents
 from penstock.tables.missing_rows import raise_missing_row
@@ -90,11 +90,11 @@ _NOTHING = Contents()
 
 
 def fold(images: DataFrame, schema: TableSchema, contents: Contents = _NOTHING) -> DataFrame:
-    """Return one row per key that `images` touch: ``_gone``, ``_unchanged``, ``_from`` and the table's columns.
+    """Return one row per key that `images` touch: `GONE`, `UNCHANGED`, `FROM` and the table's columns.
 
-    ``_unchanged`` lists the columns (by index) whose value is that of the base row with key ``_from``, or with the
-    row's own key if ``_from`` is null. Columns outside the key are null if ``_gone``. For a keyless table, return one
-    row per distinct row: ``_count`` (the change of its count) and its columns.
+    `UNCHANGED` lists the columns (by index) whose value is that of the base row with key `FROM`, or with the
+    row's own key if `FROM` is null. Columns outside the key are null if `GONE`. For a keyless table, return one
+    row per distinct row: `COUNT` (the change of its count) and its columns.
 
     The result is lazy, except that jobs run here if `contents` allow both omitted values and changed keys.
     """
@@ -118,9 +118,9 @@ def _fold_keys(images: DataFrame, schema: TableSchema, left_out: Sequence[tuple[
 
 def check_reserved_names(schema: TableSchema) -> None:
     """Raise a `UsageError` if a column has the name of a column that a net change adds."""
-    taken = RESERVED & {name.lower() for name in schema.columns.names}
+    taken = sorted(filter(is_reserved, schema.columns.names))
     if taken:
-        message = f"column {sorted(taken)[0]!r} of table {schema.table} has a name reserved by Penstock"
+        message = f"column {taken[0]!r} of table {schema.table} has a name reserved by Penstock"
         raise UsageError(message, "Exclude the column from the source, or rename it upstream.")
 
 
@@ -161,7 +161,7 @@ def known_values(columns: Iterable[tuple[int, str]]) -> Iterator[Column]:
 def flat(
     folded: DataFrame, schema: TableSchema, values: Mapping[int, Column] | None = None, source: Column | None = None
 ) -> DataFrame:
-    """Return ``_gone``, ``_unchanged``, ``_from`` and the columns from a last image, values and a source per key."""
+    """Return `GONE`, `UNCHANGED`, `FROM` and the columns from a last image, values and a source per key."""
     values = values or {}
     last = F.col(own("last"))
     row = last.getField("row")
@@ -177,9 +177,9 @@ def flat(
             value = F.when(F.array_contains(listed, index), values[index].getField("value")).otherwise(value)
         columns.append((value if name in schema.key else F.when(~gone, value)).alias(name))
     return folded.select(
-        gone.alias("_gone"),
-        missing.alias("_unchanged"),
-        F.when(F.size(missing) > 0, source).alias("_from"),
+        gone.alias(GONE),
+        missing.alias(UNCHANGED),
+        F.when(F.size(missing) > 0, source).alias(FROM),
         *columns,
     )
 
@@ -272,23 +272,20 @@ def _any_unknown(values: list[Column]) -> Column:
     return F.coalesce(*(F.when(value.isNull(), True) for value in values), F.lit(False))
 
 
-_COUNT = "_count"
-
-
 def fold_keyless(images: DataFrame, schema: TableSchema, contents: Contents) -> DataFrame:
-    """Return the distinct rows whose count changes: ``_count`` (the difference) and the columns."""
+    """Return the distinct rows whose count changes: `COUNT` (the difference) and the columns."""
     if contents.unchanged:
         images = _filled(images, schema)
-    sign = F.when(is_image(Image.INSERTED, Image.UPDATED), 1).otherwise(-1).alias(_COUNT)
+    sign = F.when(is_image(Image.INSERTED, Image.UPDATED), 1).otherwise(-1).alias(COUNT)
     rows = images.select(sign, *(F.col("row").getField(name).alias(name) for name in schema.columns.names))
     if contents.inserts_only:
         return rows
-    return _counted(rows, schema).filter(F.col(_COUNT) != 0)
+    return _counted(rows, schema).filter(F.col(COUNT) != 0)
 
 
 def overlay_keyless(base: DataFrame, net: DataFrame, schema: TableSchema) -> DataFrame:
     """Return the rows of `base` with `net` applied."""
-    fewer = net.filter(F.col(_COUNT) < 0).alias("net")
+    fewer = net.filter(F.col(COUNT) < 0).alias("net")
     kept = base.alias("base").join(fewer, same_row(base, schema, "base", "net"), "left_anti")
     return kept.select(*_columns(schema)).union(_copies(replaced_rows(base, net, schema), schema))
 
@@ -299,13 +296,13 @@ def replaced_rows(base: DataFrame, net: DataFrame, schema: TableSchema) -> DataF
     Rows whose count increases keep their copies in `base`; for rows whose count decreases, the returned number replaces
     all copies in `base`.
     """
-    fewer = net.filter(F.col(_COUNT) < 0)
+    fewer = net.filter(F.col(COUNT) < 0)
     same = same_row(base, schema, "base", "net")
-    there = base.alias("base").join(fewer.alias("net"), same, "left_semi").select(F.lit(1).alias(_COUNT), "*")
+    there = base.alias("base").join(fewer.alias("net"), same, "left_semi").select(F.lit(1).alias(COUNT), "*")
     remaining = _counted(there.unionByName(fewer), schema)
-    count = F.when(F.col(_COUNT) < 0, raise_missing_row(schema)).otherwise(F.col(_COUNT))
-    remaining = remaining.withColumn(_COUNT, count)
-    return net.filter(F.col(_COUNT) > 0).unionByName(remaining).filter(F.col(_COUNT) > 0)
+    count = F.when(F.col(COUNT) < 0, raise_missing_row(schema)).otherwise(F.col(COUNT))
+    remaining = remaining.withColumn(COUNT, count)
+    return net.filter(F.col(COUNT) > 0).unionByName(remaining).filter(F.col(COUNT) > 0)
 
 
 def same_row(base: DataFrame, schema: TableSchema, left: str, right: str) -> Column:
@@ -318,7 +315,7 @@ def same_row(base: DataFrame, schema: TableSchema, left: str, right: str) -> Col
 
 
 def _copies(rows: DataFrame, schema: TableSchema) -> DataFrame:
-    repeated = rows.withColumn(own("copy"), F.explode(F.array_repeat(F.lit(0), F.col(_COUNT).cast("int"))))
+    repeated = rows.withColumn(own("copy"), F.explode(F.array_repeat(F.lit(0), F.col(COUNT).cast("int"))))
     return repeated.select(*_columns(schema))
 
 
@@ -326,11 +323,11 @@ def _counted(rows: DataFrame, schema: TableSchema) -> DataFrame:
     """Sum the counts of each distinct row."""
     identity = [exact(column(f.name), f.dataType).alias(own(f"group_{i}")) for i, f in enumerate(rows.schema.fields)]
     names = schema.columns.names
-    groups = [group for group, field in zip(identity, rows.schema.fields, strict=True) if field.name != _COUNT]
+    groups = [group for group, field in zip(identity, rows.schema.fields, strict=True) if field.name != COUNT]
     counted = rows.groupBy(*groups).agg(
-        F.sum(_COUNT).alias(_COUNT), F.first(F.struct(*_columns(schema))).alias(own("row"))
+        F.sum(COUNT).alias(COUNT), F.first(F.struct(*_columns(schema))).alias(own("row"))
     )
-    return counted.select(_COUNT, *(F.col(own("row")).getField(name).alias(name) for name in names))
+    return counted.select(COUNT, *(F.col(own("row")).getField(name).alias(name) for name in names))
 
 
 def _filled(images: DataFrame, schema: TableSchema) -> DataFrame:

@@ -10,7 +10,7 @@ from penstock.changelog.interface import ChangeLog
 from penstock.model import TableSchema
 from penstock.positions import Lsn
 from penstock.tables.base_state import State
-from penstock.tables.columns import column, widened
+from penstock.tables.columns import quoted, widened
 from penstock.tables.log_tail import read_tail
 from penstock.tables.message_tables import message_tables
 from penstock.tables.overlay import overlay
@@ -30,7 +30,7 @@ def live_table(
 ) -> DataFrame:
     """Return the table at `upto` with the columns of `schema`, from a base version that may be `damaged`."""
     rows = spark.read.format("delta").option("versionAsOf", at.version).load(str(base))
-    rows = rows.select(*map(column, at.schema.columns.names))
+    rows = rows.select(*map(quoted, at.schema.columns.names))
     return live_rows(spark, log, rows, at, schema, upto, damaged=damaged)
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.changelog.interface import ChangeLog, ChangeLogReader, Extent
-from penstock.model import Image, TableSchema, image_schema
+from penstock.model import COUNT, FROM, GONE, UNCHANGED, Image, TableSchema, image_schema
 from penstock.positions import Lsn
 from penstock.spark.images import images, spark_schema
 from penstock.tables.arrow.fold import KeyedNet, KeylessNet, fold_net
@@ -91,7 +91,7 @@ _UNCHANGED = pa.list_(pa.field("item", pa.int32(), nullable=False))
 def fold_small(images: pa.Table, schema: TableSchema, contents: Contents) -> tuple[pa.Table, Contents]:
     """Return what `fold` returns for `images`, which are in log order, and a more precise description of its contents.
 
-    If no value is missing, ``_unchanged`` and ``_from`` are left out.
+    If no value is missing, `UNCHANGED` and `FROM` are left out.
     """
     check_reserved_names(schema)
     net = fold_net(images, schema)
@@ -104,18 +104,18 @@ def fold_small(images: pa.Table, schema: TableSchema, contents: Contents) -> tup
 
 
 def _counted(net: KeylessNet) -> pa.Table:
-    return _plain(net.rows).add_column(0, "_count", pa.array(net.counts)).filter(pa.array(net.counts != 0))
+    return _plain(net.rows).add_column(0, COUNT, pa.array(net.counts)).filter(pa.array(net.counts != 0))
 
 
 def _keyed(net: KeyedNet) -> pa.Table:
     """Return the rows that exist, then the keys whose row is deleted."""
-    present = _plain(net.rows).add_column(0, "_gone", pa.repeat(False, len(net.rows)))
+    present = _plain(net.rows).add_column(0, GONE, pa.repeat(False, len(net.rows)))
     if (net.sources >= 0).any():
-        present = present.append_column("_unchanged", _unchanged(net)).append_column("_from", _from(net))
+        present = present.append_column(UNCHANGED, _unchanged(net)).append_column(FROM, _from(net))
     absent = np.ones(len(net.keys), np.bool_)
     absent[net.present] = False
     gone = _plain(net.keys.filter(pa.array(absent)))
-    gone = gone.append_column("_gone", pa.repeat(True, len(gone)))
+    gone = gone.append_column(GONE, pa.repeat(True, len(gone)))
     return pa.concat_tables([present, gone], promote_options="default")
 
 

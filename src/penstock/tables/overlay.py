@@ -22,8 +22,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from penstock.model import TableSchema
-from penstock.tables.columns import column, own, toastable
+from penstock.model import FROM, GONE, UNCHANGED, TableSchema
+from penstock.tables.columns import column, own, quoted, toastable
 from penstock.tables.contents import Contents
 from penstock.tables.fold import overlay_keyless
 from penstock.tables.missing_rows import raise_missing_row
@@ -45,8 +45,8 @@ def overlay(
         base = base.limit(0)
     if not schema.key:
         return overlay_keyless(base, net, schema)
-    columns = [column(name) for name in schema.columns.names]
-    present = net.filter(~F.col("_gone"))
+    columns = [quoted(name) for name in schema.columns.names]
+    present = net.filter(~F.col(GONE))
     if contents.unchanged:
         present = filled(base, present, schema, contents, damaged=damaged)
     if contents.truncated is not None:
@@ -57,11 +57,11 @@ def overlay(
 def filled(
     base: DataFrame, net: DataFrame, schema: TableSchema, contents: Contents = _NOTHING, *, damaged: bool = False
 ) -> DataFrame:
-    """Return `net` with all values listed in ``_unchanged`` taken from `base`."""
+    """Return `net` with all values listed in `UNCHANGED` taken from `base`."""
     places = dict(toastable(schema))
     if not places:
         return net
-    listed = F.size("_unchanged") > 0
+    listed = F.size(UNCHANGED) > 0
     sought = {own(f"sought_{i}"): F.when(listed, _source_key(name)) for i, name in enumerate(schema.key)}
     wanted = net.withColumns(sought)
     values = _values(base, wanted.filter(listed), schema, contents)
@@ -69,8 +69,8 @@ def filled(
     absent = F.lit(None) if damaged else raise_missing_row(schema)
     new = {name: _value_or(absent, index, name) for index, name in places.items()}
     return found.select(
-        *(column(c) for c in ("_gone", "_from")),
-        F.lit(None).cast("array<int>").alias("_unchanged"),
+        *(column(c) for c in (GONE, FROM)),
+        F.lit(None).cast("array<int>").alias(UNCHANGED),
         *(new.get(name, column(name)).alias(name) for name in schema.columns.names),
     )
 
@@ -107,13 +107,13 @@ def _matches(schema: TableSchema) -> Column:
 
 
 def _source_key(name: str) -> Column:
-    return F.when(F.col("_from").isNotNull(), F.col("_from").getField(name)).otherwise(column(name))
+    return F.when(F.col(FROM).isNotNull(), F.col(FROM).getField(name)).otherwise(column(name))
 
 
 def _value_or(absent: Column, index: int, name: str) -> Column:
     found = F.col(own("found_0")).isNotNull()
     value = F.when(found, F.col(own(f"base_{index}"))).otherwise(absent)
-    return F.when(F.array_contains("_unchanged", index), value).otherwise(column(name))
+    return F.when(F.array_contains(UNCHANGED, index), value).otherwise(column(name))
 
 
 def _hinted(rows: DataFrame, contents: Contents) -> DataFrame:

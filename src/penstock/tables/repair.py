@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from penstock.model import TableSchema
+from penstock.model import FROM, GONE, UNCHANGED, TableSchema
 from penstock.tables.columns import column, own
 from penstock.tables.contents import Contents
 from penstock.tables.log_tail import Tail
@@ -44,8 +44,8 @@ def overlay_tail(rows: DataFrame, tail: Tail | None, schema: TableSchema) -> Dat
 
 def repair_tail(tail: Tail | None, right: DataFrame, keys: DataFrame, schema: TableSchema) -> Tail:
     """Return a net change that also replaces all rows with these keys by `right`; keys without a row are deleted."""
-    present = right.withColumn("_gone", F.lit(False))
-    absent = rows_with_keys(keys, right, schema, "left_anti").withColumn("_gone", F.lit(True))
+    present = right.withColumn(GONE, F.lit(False))
+    absent = rows_with_keys(keys, right, schema, "left_anti").withColumn(GONE, F.lit(True))
     repaired = present.unionByName(absent, allowMissingColumns=True)
     if tail is None:
         return Tail(repaired, Contents(unchanged=False, moved=False))
@@ -72,12 +72,12 @@ def unresolved_moves(tail: Tail | None, schema: TableSchema, sources: DataFrame 
     """
     if tail is None or not (tail.contents.unchanged and tail.contents.moved):
         return []
-    wanted = tail.net.filter(~F.col("_gone") & F.col("_from").isNotNull() & (F.size("_unchanged") > 0))
+    wanted = tail.net.filter(~F.col(GONE) & F.col(FROM).isNotNull() & (F.size(UNCHANGED) > 0))
     if sources is not None:
         listed = sources.select(*(column(name).alias(own(f"source_{i}")) for i, name in enumerate(schema.key)))
         same = F.lit(True)
         for i, name in enumerate(schema.key):
-            same &= F.col("_from").getField(name) == F.col(own(f"source_{i}"))
+            same &= F.col(FROM).getField(name) == F.col(own(f"source_{i}"))
         wanted = wanted.join(listed, same, "left_semi")
     return list(wanted.select(*map(column, schema.key)).toArrow().to_pylist())
 

@@ -137,8 +137,8 @@ def slot(name: str, seconds: float, retained: int, safe: int | None = 8 * GB) ->
 def tables_more(source: str, tables: Mapping[str, tuple[int, float]], seconds: float) -> dict[str, Any]:
     """Return the further fields of the tables of a source."""
     return {
-        f"{source}.{name}": {"rows": rows + int(rate * seconds / 9), "changes": counted(rate, seconds, place)}
-        for place, (name, (rows, rate)) in enumerate(tables.items())
+        f"{source}.{name}": {"changes": counted(rate, seconds, place)}
+        for place, (name, (_, rate)) in enumerate(tables.items())
     }
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.server.page.homes import HOMES, RichStatus
 
 from penstock.errors import DefiniteError
+from penstock.server.page.levels import worst
 from penstock.server.page.pipe import Drawing, draw_pipe
 from penstock.server.page.quantities import (
     age_text,
@@ -20,7 +21,7 @@ from penstock.server.page.quantities import (
     short_count_text,
     size_text,
 )
-from penstock.server.page.view import PageView, page_view, unreadable_view, worst
+from penstock.server.page.view import PageView, page_view, unreadable_view
 
 NOW = datetime(2026, 11, 18, 10, 30, tzinfo=UTC)
 
@@ -131,7 +132,7 @@ def test_missing_fields_are_unknown_and_not_zero() -> None:
     document = {"home": "h", "running": 1, "sources": [{"name": "s", "tables": [{"name": "s.t", "state": "live"}]}]}
     shown = page_view(document, {}, None, NOW)
     (table,), (source,) = shown.tables, shown.sources
-    assert (table.rows, table.rate, table.behind, table.lag_ms) == (None, None, None, None)
+    assert (table.rate, table.behind, table.lag_ms) == (None, None, None)
     assert (source.lag_bytes, source.latency_ms, source.slot, source.log_bytes, source.committed) == (None,) * 5
     assert draw_pipe(shown)[0].boxes
 

@@ -246,8 +246,8 @@ class TestAltered:
 
 
 def test_kind_loads_without_its_clients() -> None:
-    """Kinds are loaded for every statement, so they must not import Kafka's clients, Spark or decoders."""
-    heavy = "('confluent_kafka', 'pyspark', 'penstock.formats.batch', 'penstock.envelopes')"
+    """Kinds are loaded for every statement, so they must not import Kafka's clients, Spark, decoders or numba."""
+    heavy = "('confluent_kafka', 'pyspark', 'numba', 'penstock.formats.batch', 'penstock.envelopes')"
     program = (
         "import sys; from penstock.sources.kafka.kind import KIND; assert KIND.name == 'KAFKA';"
         f"print([name for name in {heavy} if name in sys.modules])"

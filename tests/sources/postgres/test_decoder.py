@@ -442,6 +442,7 @@ def test_random_bytes_inside_a_frame(payload: bytes) -> None:
     decode_garbled(OPEN_TRANSACTION + framed(payload) + commit(100))
 
 
+@pytest.mark.deep
 def test_no_kernel_reads_out_of_bounds(tmp_path: Path) -> None:
     """The same streams with numba's bounds checks, in a separate process, which compiles the kernels for it."""
     program = """

@@ -30,6 +30,7 @@ from penstock.changelog.sqlite.tables import UNREAD, Roster, load_roster
 from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.private_file import create_folder
 
 __all__ = ["SqliteLog", "SqliteLogReader"]
 
@@ -42,7 +43,7 @@ class SqliteLog(ChangeLog):
 
     def create(self, start: Lsn) -> None:
         """Create the file, unless it exists."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        create_folder(self.path.parent)
         with translate_errors(self.path), closing(connect(self.path, "rwc")) as db, transaction(db, self.path):
             if db.execute("PRAGMA user_version").fetchone()[0] == 0:
                 for statement in SCHEMA.split(";"):

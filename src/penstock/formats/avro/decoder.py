@@ -18,7 +18,7 @@ from penstock.formats.format import AvroFormat, ResolvedFormat
 from penstock.formats.jit import Ints
 from penstock.formats.memory import address
 from penstock.formats.messages import Messages
-from penstock.formats.schema_registry import RegisteredSchema, WriterSchemas, reject
+from penstock.formats.schema_registry import RegisteredSchema, WriterSchemas
 
 __all__ = ["AvroDecoder"]
 
@@ -55,7 +55,7 @@ class AvroDecoder(Decoder):
 
     def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
         for one, reason in self._unreadable.items():
-            reject(messages, np.flatnonzero(ids == one), ErrorCode.REJECTED, reason)
+            messages.reject(np.flatnonzero(ids == one), ErrorCode.REJECTED, reason)
         roots = np.full(len(ids), self._roots[-1], np.int64)
         for one in np.unique(ids) if self._resolved.is_framed else ():
             roots[ids == one] = self._roots.get(int(one), 0)

@@ -32,7 +32,7 @@ from penstock.formats.protobuf.kernel import walk_all
 from penstock.formats.protobuf.proto_parser import message_at, registered_files
 from penstock.formats.protobuf.tags import ScratchMemory
 from penstock.formats.protobuf.types import field_kind, is_map, type_of
-from penstock.formats.schema_registry import RegisteredSchema, WriterSchemas, reject
+from penstock.formats.schema_registry import RegisteredSchema, WriterSchemas
 
 __all__ = ["ProtobufDecoder"]
 
@@ -66,7 +66,7 @@ class ProtobufDecoder(Decoder):
                 )
                 root = self._root(one, message_index)
                 if root < 0:
-                    reject(messages, chosen, ErrorCode.REJECTED, -1 - root)
+                    messages.reject(chosen, ErrorCode.REJECTED, -1 - root)
                 roots[chosen] = root
         tables, memory = self._tables, ScratchMemory(messages.longest, *self._builder.extent())
         plan = tables.plan

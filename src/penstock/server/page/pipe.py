@@ -22,8 +22,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from penstock.server.page.levels import Level, worst
 from penstock.server.page.quantities import lag_text, number_text, rate_text, short_count_text, size_text
-from penstock.server.page.view import Level, PageView, SinkRow, SourceView, TableRow, worst
+from penstock.server.page.rows import SinkRow, SourceView, TableRow
+from penstock.server.page.view import PageView
 
 __all__ = ["Box", "Dot", "Drawing", "Label", "Pipe", "draw_pipe"]
 
@@ -284,11 +286,9 @@ def _tables_box(group: _Group, x: float, y: float, width: float) -> Box:
     tables = group.tables
     dots = _dots(tables[:_DOTS], x + 20, y + 70, int((width - 36) // _DOT))
     counted = _counted(tables)
-    known = [table.rows for table in tables if table.rows is not None]
-    rows = f"{short_count_text(sum(known))} rows" if known else ""
     height = max(_BOX_HEIGHT, max((dot.y + dot.height for dot in dots), default=y) - y + 18)
     level = worst([table.level for table in tables])
-    lines = (_fit(counted, int(width / 7.2)), rows)
+    lines = (_fit(counted, int(width / 7.2)),)
     title = number_text(len(tables), "table")
     busiest = _busiest(tables) if width - _DOT * len(tables) > 230 else ()
     return Box("tables", x, y, width, height, level, title, lines, counted, dots, busiest)

@@ -14,9 +14,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from penstock.changelog.user_rows import changes, changes_schema
-from penstock.model import TableName, TableSchema
+from penstock.model import SHARD, TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.sinks.delivery import TableImages
 from penstock.sinks.function.output import ChangeFrame, Frames
@@ -32,10 +33,19 @@ class SparkFrames(Frames):
     """DataFrames of one source in one Spark session."""
 
     def __init__(
-        self, spark: SparkSession, home: Path, source: str, folder: Path, schema: Callable[[], TableSchema]
+        self,
+        spark: SparkSession,
+        home: Path,
+        source: str,
+        folder: Path,
+        schema: Callable[[], TableSchema],
+        shard: str | None = None,
     ) -> None:
-        """Create frames; `folder` is for temporary files, `schema` returns the columns of the snapshot."""
-        self._spark, self._home, self._source, self._schema = spark, home, source, schema
+        """Create frames; `folder` is for temporary files, `schema` returns the columns of the snapshot.
+
+        The rows of a `shard` have its name in the column `penstock.model.SHARD`.
+        """
+        self._spark, self._home, self._source, self._schema, self._shard = spark, home, source, schema, shard
         self._file = folder / f"{source}.parquet"
 
     @contextmanager
@@ -44,7 +54,7 @@ class SparkFrames(Frames):
         columns = spark_schema(changes_schema(self._schema().columns))
         options = {"home": str(self._home.absolute()), "source": self._source, "table": str(table)}
         positions = {"startingPosition": "earliest", "endingPosition": str(at)}
-        yield self._spark.read.format("penstock").schema(columns).options(**options, **positions).load()
+        yield self._of_shard(self._spark.read.format("penstock").schema(columns).options(**options, **positions).load())
 
     @contextmanager
     def changes(self, tables: Iterable[TableImages]) -> Iterator[ChangeFrame]:
@@ -55,9 +65,13 @@ class SparkFrames(Frames):
                 if len(each.images):
                     found.add(each.images)
             frame = found.frame(self._spark)
-            yield ChangeFrame(frame, found.rows, found.committed_at)
+            yield ChangeFrame(None if frame is None else self._of_shard(frame), found.rows, found.committed_at)
         finally:
             found.close()
+
+    def _of_shard(self, frame: DataFrame) -> DataFrame:
+        """Return rows with the column of their shard first, if they belong to one."""
+        return frame if self._shard is None else frame.select(F.lit(self._shard).alias(SHARD), "*")
 
 
 class _Changes:

@@ -36,14 +36,17 @@ from penstock.positions import Lsn
 from penstock.sources.row_tables import RowTable
 
 __all__ = [
+    "GROUP_MESSAGES",
     "OffsetRange",
     "apply_lease_name",
     "assignment_options",
+    "bounds_ranges",
     "first_offsets",
     "last_tick_within",
     "ranges",
     "ranges_within",
     "tick_bounds",
+    "tick_groups",
     "tick_of",
     "tick_row",
     "tick_table",
@@ -51,6 +54,8 @@ __all__ = [
 ]
 
 _SCHEMA = "penstock_ticks"
+GROUP_MESSAGES = 10_000
+"""How many messages are read, sorted and decoded at a time, unless one tick has more."""
 _TAKEN = "messages of "
 _COLUMNS = pa.schema([("from", pa.list_(pa.int64())), ("to", pa.list_(pa.int64()))])
 _BOUNDS = pa.schema([("partition", pa.int32()), ("first", pa.int64()), ("last", pa.int64()), ("tick", pa.int64())])
@@ -146,6 +151,26 @@ def _moved(batch: pa.RecordBatch) -> pa.RecordBatch:
     ticks = batch.column("_lsn").to_numpy()[parents]
     columns = [pa.array(numbers), pc.list_flatten(first), pc.list_flatten(last), pa.array(ticks)]
     return pa.RecordBatch.from_arrays(columns, schema=_BOUNDS).filter(pc.less(columns[1], columns[2]))
+
+
+def bounds_ranges(topic: str, bounds: pa.Table) -> list[OffsetRange]:
+    """Return the offset range of each partition in `bounds`; consecutive ticks have no gap."""
+    merged = bounds.group_by("partition").aggregate([("first", "min"), ("last", "max")]).sort_by("partition")
+    columns = (merged.column(name).to_pylist() for name in ("partition", "first_min", "last_max"))
+    return [OffsetRange(topic, *each) for each in zip(*columns, strict=True)]
+
+
+def tick_groups(bounds: pa.Table) -> list[tuple[Lsn, Lsn, int]]:
+    """Divide ticks into groups of at most `GROUP_MESSAGES`, and at least one tick: first and last tick, messages."""
+    ticks, places = np.unique(bounds.column("tick").to_numpy(), return_inverse=True)
+    sizes = np.bincount(places, bounds.column("last").to_numpy() - bounds.column("first").to_numpy()).astype(np.int64)
+    groups: list[tuple[Lsn, Lsn, int]] = []
+    for tick, size in zip(ticks.tolist(), sizes.tolist(), strict=True):
+        if groups and groups[-1][2] + size <= GROUP_MESSAGES:
+            groups[-1] = (groups[-1][0], Lsn(tick), groups[-1][2] + size)
+        else:
+            groups.append((Lsn(tick), Lsn(tick), size))
+    return groups
 
 
 def last_tick_within(bounds: pa.Table, most: int) -> Lsn:

@@ -1,4 +1,4 @@
-"""A consumer of one topic: returns its number of partitions, its offsets, and sample messages.
+"""A consumer of one topic: returns its number of partitions, its offsets, sample messages, and ranges of messages.
 
 librdkafka reports connection errors to a callback and keeps retrying: a wrong password looks like brokers that do not
 answer. So this module stores the most specific error of the callback, and stops waiting if the error is permanent. No
@@ -13,17 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from penstock.errors import PenstockError
+from penstock.errors import HistoryExpiredError, PenstockError
 from penstock.kafka_offsets import require_offset, require_watermarks
 from penstock.sources.kafka.client_settings import librdkafka_settings
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
+from penstock.sources.kafka.ticks import OffsetRange
 from penstock.sources.kafka.topic_admin import broker_error, permanent_hint
 from penstock.sources.kafka.topic_start import EARLIEST, LATEST, Start
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
-__all__ = ["TopicConsumer"]
+__all__ = ["MESSAGES", "TopicConsumer"]
 
 _LOG = logging.getLogger("penstock.kafka")
 _LOG.addHandler(logging.NullHandler())
@@ -34,6 +36,18 @@ _LISTEN_SECONDS = 0.1
 _FETCH_WAIT_MS = 50
 """The consumer reports the end of a partition after that time; by default, after half a second."""
 _AT_ONCE = 500
+
+MESSAGES = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("ms", "UTC")),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+"""The columns of `TopicConsumer.read`; a message without headers, or of which they are not read, has null."""
 
 
 class TopicConsumer:
@@ -49,7 +63,7 @@ class TopicConsumer:
         patience: float = 15.0,
         partition_eof: bool = False,
     ) -> None:
-        """Create the consumer; `messages` requires `partition_eof`."""
+        """Create the consumer; `messages` and `read` require `partition_eof`."""
         self._broker, self._topic = what.broker, topic
         self._patience = patience
         self._connection_error: KafkaError | None = None
@@ -101,6 +115,45 @@ class TopicConsumer:
                     raise self._to_penstock_error(error)
             if time.monotonic() > heard + self._patience:
                 raise self._to_penstock_error(KafkaError(KafkaError._TIMED_OUT))
+
+    def read(self, ranges: Sequence[OffsetRange], *, headers: bool) -> pa.Table:
+        """Return the messages of some partitions, each up to its last offset, in the columns of `MESSAGES`.
+
+        Raise `HistoryExpiredError` if the first offset of a partition is no longer available. Offsets without a message
+        (of a compacted topic, an aborted transaction, a marker) are skipped: a partition is complete when a later
+        offset arrives, or the end of the partition.
+        """
+        left = {part.partition: part for part in ranges}
+        found: list[Message] = []
+        self.consumer.assign([TopicPartition(self._topic, part.partition, part.first) for part in ranges])
+        expected, heard = sum(part.last - part.first for part in ranges), time.monotonic()
+        while left:
+            for message in self.consumer.consume(min(_AT_ONCE, max(1, expected - len(found))), _LISTEN_SECONDS):
+                heard, number = time.monotonic(), message.partition()
+                if number not in left:
+                    continue
+                error, part, offset = message.error(), left[number], message.offset()
+                assert offset is not None
+                if error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    raise self._expired(part)
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    raise self._to_penstock_error(error)
+                if error is None and offset < part.last:
+                    found.append(message)
+                if offset >= (part.last if error is not None else part.last - 1):
+                    del left[number]
+                    self.consumer.incremental_unassign([TopicPartition(self._topic, number)])
+            if time.monotonic() > heard + self._patience:
+                raise self._to_penstock_error(KafkaError(KafkaError._TIMED_OUT))
+        return _columns(found, headers=headers)
+
+    def _expired(self, part: OffsetRange) -> HistoryExpiredError:
+        message = (
+            f"partition {part.partition} of topic {self._topic} no longer has the messages from offset {part.first} "
+            "on: they have expired"
+        )
+        hint = "Read from a later position. To read further back in the future, increase the retention of the topic."
+        return HistoryExpiredError(message, hint)
 
     def close(self) -> None:
         """Close the consumer."""
@@ -160,3 +213,23 @@ class TopicConsumer:
         telling = error.code() != KafkaError._ALL_BROKERS_DOWN
         if self._connection_error is None or (telling and permanent_hint(self._connection_error) is None):
             self._connection_error = error
+
+
+def _columns(messages: Sequence[Message], *, headers: bool) -> pa.Table:
+    """Return messages as columns. The client returns an object for each message; nothing after this does."""
+    columns: list[list[Any]] = [
+        [message.key() for message in messages],
+        [message.value() for message in messages],
+        [message.partition() for message in messages],
+        [message.offset() for message in messages],
+        [message.timestamp()[1] for message in messages],
+        [_headers(message) if headers else None for message in messages],
+    ]
+    return pa.table(
+        [pa.array(each, field.type) for each, field in zip(columns, MESSAGES, strict=True)], schema=MESSAGES
+    )
+
+
+def _headers(message: Message) -> list[dict[str, Any]] | None:
+    found: Any = message.headers()
+    return None if found is None else [{"key": key, "value": value} for key, value in found]

@@ -2,27 +2,29 @@
 
 ::
 
-    extent(table, a, b) ─▶ the ticks of its topic in (a, b] ─▶ offset ranges of each partition
-                                    └─▶ Extent: number of messages, kinds of images   (`apply` reads them)
+    extent(table, a, b) ─▶ the ticks of its topic in (a, b] ─▶ Extent: number of messages, kinds of images
+    read(extent)        ─▶ offset ranges of each partition ─▶ messages ─▶ images (`penstock.sources.kafka.topic_images`)
 
 Everything except the changes of such a table comes from the log of ticks: frontiers, times, leases, errors, the start
-of history. A range is described by one chunk, which represents the messages of all partitions; a range without messages
-has none. The number of messages is derived from offsets, so transaction markers count, too.
+of history. A chunk represents the messages of some ticks, of all partitions; a range without messages has none. The
+number of messages is derived from offsets, so transaction markers count, too.
 
-Only Spark creates images of such a table. `read` serves other readers, and raises an error for it.
+Live views and apply do not use `read`: Spark reads the messages for them (`penstock.sources.kafka.apply`). A table of
+ENVELOPE DEBEZIUM has changes for them only, because its state is in the base table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
+from penstock.changelog.chunk_codec import widened
 from penstock.changelog.interface import (
     ChangeLog,
     ChangeLogReader,
@@ -37,9 +39,12 @@ from penstock.errors import UsageError
 from penstock.model import Image, TableName
 from penstock.positions import Lsn
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
-from penstock.sources.kafka.ticks import OffsetRange, ranges_within, tick_bounds, tick_table
+from penstock.sources.kafka.ticks import OffsetRange, ranges_within, tick_bounds, tick_groups, tick_table
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.sources.kafka.with_options import KafkaWithOptions
+
+if TYPE_CHECKING:
+    from penstock.sources.kafka.topic_images import TopicImages
 
 __all__ = ["TopicLog", "TopicLogReader"]
 
@@ -75,6 +80,15 @@ class TopicLog(ChangeLog):
     def table(self, name: TableName) -> TopicTable | None:
         """Return a table built from messages, by its name; None for a tick table."""
         return next((table for table in self.tables if table.name == name), None)
+
+    def check_readable(self, tables: Collection[TableName]) -> None:
+        """Raise `UsageError` for a table with state: which of its records are changes is known with its rows only."""
+        for name in tables:
+            made = self.table(name)
+            if made is not None and made.remembers():
+                message = f"changes of {name} cannot be read: ENVELOPE DEBEZIUM compares each record with its table"
+                hint = "Query its live table, or create the source with ENVELOPE DEBEZIUM UPSERT."
+                raise UsageError(message, hint)
 
     def create(self, start: Lsn) -> None:
         """Create the log of ticks."""
@@ -113,6 +127,7 @@ class TopicLogReader(ChangeLogReader):
     def __init__(self, log: TopicLog, ticks: ChangeLogReader) -> None:
         self._log = log
         self._ticks = ticks
+        self._read: dict[TableName, TopicImages] = {}
 
     def frontiers(self) -> Frontiers:
         """Return the positions that can be read now."""
@@ -127,8 +142,9 @@ class TopicLogReader(ChangeLogReader):
         return self._ticks.position_at(moment)
 
     def tables(self) -> dict[TableName, LoggedTable]:
-        """Return the tables of the log, including tick tables."""
-        return self._ticks.tables()
+        """Return the tables of the log, without tick tables, which are not for users."""
+        made = {table.name for table in self._log.tables}
+        return {name: logged for name, logged in self._ticks.tables().items() if name in made}
 
     def time_at(self, position: Lsn) -> datetime:
         """Return the newest time of the ticks up to a position."""
@@ -145,26 +161,49 @@ class TopicLogReader(ChangeLogReader):
         return self._ticks.size()
 
     def extent(self, table: TableName, after: Lsn, upto: Lsn) -> Extent:
-        """Describe the messages in (after, upto] as one chunk."""
+        """Describe the messages in (after, upto]: a chunk for each group of ticks."""
         made = self._log.table(table)
         own = self._ticks.extent(table, after, upto)
         if made is None:
             return own
-        read = ranges_within(self._ticks, made.topic.name, after, upto)
-        if not read:
-            return own
-        rows = sum(part.last - part.first for part in read)
         kinds = sum(1 << image for image in _KINDS[made.envelope])
-        chunk = ChunkRef((), 0, after, upto, rows, rows * _MESSAGE_BYTES, kinds, False, 0)
-        return Extent(table, after, upto, (chunk,))
+        chunks = [
+            ChunkRef((), 0, first, last, rows, rows * _MESSAGE_BYTES, kinds, False, 0)
+            for first, last, rows in tick_groups(self._bounds(made, after, upto))
+        ]
+        return Extent(table, after, upto, tuple(chunks))
+
+    def images_within(self, table: TableName, after: Lsn, upto: Lsn) -> int:
+        """Return the number of messages in (after, upto], from the first and the last tick alone."""
+        made = self._log.table(table)
+        if made is None:
+            return self._ticks.images_within(table, after, upto)
+        return sum(part.last - part.first for part in ranges_within(self._ticks, made.topic.name, after, upto))
 
     def read(self, extent: Extent, columns: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield ticks; raise `UsageError` for a table built from messages."""
-        if self._log.table(extent.table) is not None:
-            message = f"changes of {extent.table} are Kafka messages and are not in the change log"
-            hint = "Query its live table, or read the topic with Spark's kafka format."
-            raise UsageError(message, hint)
-        return self._ticks.read(extent, columns)
+        """Yield ticks, or the images that messages make; raise `UsageError` for an envelope with state."""
+        made = self._log.table(extent.table)
+        if made is None:
+            return self._ticks.read(extent, columns)
+        self._log.check_readable([extent.table])
+        return self._images(made, extent, columns)
+
+    def _images(self, table: TopicTable, extent: Extent, columns: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+        for chunk in extent.chunks:
+            after, upto = Lsn(max(extent.after, chunk.first - 1)), Lsn(min(extent.upto, chunk.last))
+            for images in self._messages(table).read(self._bounds(table, after, upto)):
+                yield images if columns is None else widened(images, columns, table.name)
+
+    def _messages(self, table: TopicTable) -> TopicImages:
+        from penstock.sources.kafka.topic_images import TopicImages  # envelopes need PySpark's types
+
+        log = self._log
+        if table.name not in self._read:
+            self._read[table.name] = TopicImages(log.what, log.how, log.source, table, log.schemas)
+        return self._read[table.name]
+
+    def _bounds(self, table: TopicTable, after: Lsn, upto: Lsn) -> pa.Table:
+        return tick_bounds(self._ticks.read(self._ticks.extent(tick_table(table.topic.name).name, after, upto)))
 
     def set_lease(self, reader: str, at: Lsn | None, seconds: float | None = None) -> None:
         """Keep ticks for a reader."""
@@ -175,5 +214,7 @@ class TopicLogReader(ChangeLogReader):
         return self._ticks.leases()
 
     def close(self) -> None:
-        """Release the log of ticks."""
+        """Release the log of ticks, and the consumers of topics."""
+        for read in self._read.values():
+            read.close()
         self._ticks.close()

@@ -19,7 +19,7 @@ from penstock.model import (
     with_not_null,
     with_type_name,
 )
-from penstock.sources.postgres.types import ColumnCodec, PostgresType
+from penstock.sources.postgres.types import ColumnCodec, PostgresType, check_supported, is_map
 from penstock.sources.produced_table import ProducedTable
 
 __all__ = ["DECLARATION", "CapturedColumn", "CapturedTable", "Declaration"]
@@ -88,13 +88,23 @@ class CapturedColumn:
 
     def codec(self) -> ColumnCodec:
         """Return the codec of its values; raises `UnsupportedTypeError` if no Arrow type holds them exactly."""
-        from penstock.sources.postgres.types import TEXT_ONLY, codec_for
+        from penstock.sources.postgres.types import codec_for, text_codec_for
 
-        return TEXT_ONLY if self.as_text else codec_for(self.type)
+        return text_codec_for(self.type) if self.as_text else codec_for(self.type)
+
+    def check_supported(self) -> None:
+        """Raise `UnsupportedTypeError` if there is no codec; needs no codecs, which take a while to import."""
+        if not self.as_text:
+            check_supported(self.type)
+
+    @property
+    def is_map(self) -> bool:
+        """Whether its values become maps."""
+        return not self.as_text and is_map(self.type)
 
     @property
     def sent_as_text(self) -> bool:
-        """Whether Postgres has to print its values: the column is stored as text, or only the server can print it.
+        """Whether Postgres has to print its values: they are stored as text, and only the server can print them.
 
         The copy prints such a column; a stream that includes one has to request text (``binary 'false'``).
         """

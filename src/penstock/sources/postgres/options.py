@@ -19,6 +19,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from penstock.errors import UsageError
+from penstock.model import TableName
 from penstock.secret import check_reference
 from penstock.sources.interface import SourceOptions
 from penstock.sources.option_names import ColumnName, TableChoice, choice_text, parse_column, parse_table
@@ -31,6 +32,7 @@ from penstock.units import parse_duration
 
 __all__ = [
     "Heartbeat",
+    "NewTables",
     "Ownership",
     "Partitions",
     "PostgresOptions",
@@ -71,6 +73,15 @@ class Partitions(enum.StrEnum):
     """Each partition is captured as a separate table."""
     ROOT = "root"
     """All partitions are captured as one table, named as the partitioned table."""
+
+
+class NewTables(enum.StrEnum):
+    """What happens to tables that are created after the source, if it captures all tables or those of schemas."""
+
+    CAPTURE = "capture"
+    """They are added to the source within about ten seconds, as with ADD TABLE."""
+    IGNORE = "ignore"
+    """They are not captured until they are added with ADD TABLE."""
 
 
 class Heartbeat(enum.StrEnum):
@@ -147,6 +158,12 @@ class _Behaviour(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
+    new_tables: NewTables = Field(
+        default=NewTables.CAPTURE, description="whether all tables, or those of schemas, include ones created later"
+    )
+    exclude_tables: Annotated[tuple[str, ...], Listed(DottedName("schema.table"))] = Field(
+        default=(), description="tables that all tables, or those of schemas, do not include"
+    )
     exclude_columns: _Columns = Field(default=(), description="columns to exclude: schema.table.column")
     text_columns: _Columns = Field(default=(), description="columns to capture as text, as Postgres prints them")
     publication_ownership: Ownership = Field(default=Ownership.MANAGED, description="who manages the publication")
@@ -180,6 +197,11 @@ class _Behaviour(BaseModel):
         parse_duration(text)
         return text
 
+    @field_validator("exclude_tables")
+    @classmethod
+    def _names_of_excluded_tables(cls, tables: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(choice_text(TableChoice(parse_table(text).table)) for text in tables))
+
     @field_validator("exclude_columns", "text_columns")
     @classmethod
     def _names_of_columns(cls, columns: tuple[str, ...]) -> tuple[str, ...]:
@@ -194,6 +216,10 @@ class _Behaviour(BaseModel):
             message = f"column {min(both)} is in both exclude_columns and text_columns"
             raise UsageError(message, "Remove it from one of the two.")
         return self
+
+    def excluded_tables(self) -> frozenset[TableName]:
+        """Return the tables to exclude."""
+        return frozenset(parse_table(text).table for text in self.exclude_tables)
 
     def excluded(self) -> tuple[ColumnName, ...]:
         """Return the columns to exclude."""
@@ -218,6 +244,15 @@ class _Behaviour(BaseModel):
 
 class PostgresOptions(_Behaviour, _Chosen):
     """All options of a Postgres source, except its databases."""
+
+    @model_validator(mode="after")
+    def _excludes_from_all(self) -> Self:
+        _refuse_conflicts(self)
+        return self
+
+    @property
+    def _excluded_from_a_list(self) -> bool:
+        return bool(self.tables and self.exclude_tables)
 
 
 class _Database(BaseModel):
@@ -281,6 +316,10 @@ _CONFLICTS = {
     "_tables_and_schemas": (
         "tables and schemas cannot be used together",
         "Use one of them, or neither to capture all tables.",
+    ),
+    "_excluded_from_a_list": (
+        "tables and exclude_tables cannot be used together",
+        "Omit the tables from the list instead.",
     ),
     "_slot_before_publication": (
         "slot_ownership = user requires publication_ownership = user: a slot cannot decode with a newer publication",

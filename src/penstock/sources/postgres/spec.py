@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -32,6 +33,7 @@ from penstock.sources.postgres.connection import (
     translate_prepare_errors,
 )
 from penstock.sources.postgres.options import (
+    NewTables,
     Ownership,
     PostgresOptions,
     PostgresSqlOptions,
@@ -41,9 +43,16 @@ from penstock.sources.postgres.options import (
 from penstock.sources.postgres.preflight import Preflight, check_named_tables, chosen_tables, run_preflight
 from penstock.sources.postgres.preflight.role import find_role
 from penstock.sources.postgres.preflight.tables import check_table
-from penstock.sources.postgres.replication.continuity import check_end
+from penstock.sources.postgres.replication.continuity import check_end, verify_continuity
 from penstock.sources.postgres.replication.publication_watch import PublicationWatch
-from penstock.sources.postgres.replication.slot import SlotFlags, check_slot, find_slot, identify, import_snapshot
+from penstock.sources.postgres.replication.slot import (
+    SlotFlags,
+    SlotInUseError,
+    check_slot,
+    find_slot,
+    identify,
+    import_snapshot,
+)
 from penstock.sources.postgres.shard_labels import check_connections, shard_labels, shard_suffixes
 
 __all__ = ["PostgresSource", "source_name"]
@@ -67,12 +76,25 @@ class PostgresSource(Source, PostgresOptions):
     NAME: ClassVar[str] = "POSTGRES"
     SqlOptions: ClassVar[type[PostgresSqlOptions]] = PostgresSqlOptions
     WithOptions: ClassVar[type[PostgresWithOptions]] = PostgresWithOptions
-    ALTERABLE: ClassVar[frozenset[str]] = frozenset(
-        ("retain_history", "snapshot", "snapshot_wait", "chunk_rows", "chunk_pause", "heartbeat_interval")
+    RESNAPSHOT: ClassVar[frozenset[str]] = frozenset(("exclude_columns", "text_columns"))
+    ALTERABLE: ClassVar[frozenset[str]] = (
+        RESNAPSHOT
+        | frozenset(
+            (
+                "retain_history",
+                "new_tables",
+                "snapshot",
+                "snapshot_wait",
+                "chunk_rows",
+                "chunk_pause",
+                "heartbeat_interval",
+            )
+        )
+        | {"connection"}
     )
 
     SCHEMES: ClassVar[frozenset[str]] = frozenset(("postgresql", "postgres", ""))
-    KEPT: ClassVar[frozenset[str]] = frozenset(("publication", "slot", "password"))
+    KEPT: ClassVar[frozenset[str]] = frozenset(("publication", "slot", "password", "exclude_tables"))
 
     connection: str = ""
     connections: tuple[str, ...] = Field(default=(), description="the databases of a sharded source")
@@ -228,7 +250,9 @@ class PostgresSource(Source, PostgresOptions):
 
     def redescribe(self, tables: Collection[TableName]) -> dict[TableName, CapturedTable | Finding]:
         """Return the current definition of these tables, captured or not; or the error that prevents the capture."""
-        named = with_fields(self, tables=tuple(choice_text(TableChoice(t)) for t in tables), schemas=())
+        named = with_fields(
+            self, tables=tuple(choice_text(TableChoice(t)) for t in tables), schemas=(), exclude_tables=()
+        )
         with translate_prepare_errors(self.name, self.conninfo()), connect(self.conninfo()) as connection:
             role = find_role(connection)
             selection, problems = check_named_tables(connection, self.publication, named)
@@ -240,6 +264,53 @@ class PostgresSource(Source, PostgresOptions):
         missing = error("", "does not exist upstream, or is not published", "Create or publish it, then retry.")
         errors_by_object = {finding.object: finding for finding in errors_among(problems)}
         return {name: found.get(name) or errors_by_object.get(str(name), missing) for name in tables}
+
+    def resnapshotted_tables(self, before: Self) -> list[TableName]:
+        """Return the tables of which other columns are excluded, or captured as text; these columns must exist."""
+        excluded, as_text = set(self.excluded()), set(self.as_text())
+        changed = (excluded ^ set(before.excluded())) | (as_text ^ set(before.as_text()))
+        new = {str(column): column for column in (excluded | as_text) & changed}
+        if new:
+            names = sorted({choice_text(TableChoice(column.table)) for column in new.values()})
+            named = with_fields(self, tables=tuple(names), schemas=(), exclude_tables=())
+            with translate_errors(self.connection), connect(self.conninfo()) as connection:
+                _, findings = check_named_tables(connection, self.publication, named)
+            about = {*new, *(str(column.table) for column in new.values())}
+            for finding in (each for each in errors_among(findings) if each.object in about):
+                message = f"{finding.object}: {finding.why}"
+                raise DefiniteError(message, finding.hint)
+        return sorted({column.table for column in changed})
+
+    def instance_options(self) -> dict[str, Any]:
+        """Return the alterable options; the connection of an instance includes the reference to the password."""
+        return {**super().instance_options(), "connection": self.conninfo()}
+
+    def require_same_upstream(self, instance: InstanceConfig, durable: Lsn) -> None:
+        """Check what capture checks at each connect: the cluster, its timeline, the slot and the end of the WAL.
+
+        A slot in use is no error: capture reads it, over the present connection. It checks again when it has moved.
+        """
+        assert isinstance(instance, PostgresInstanceConfig)
+        try:
+            with translate_errors(self.connection), connect_replication(self.conninfo()) as connection:
+                verify_continuity(connection, instance, durable)
+        except SlotInUseError:
+            return
+        except DefiniteError as refused:
+            message = f"source {self.name} cannot continue at {self.place()}: {refused.message}"
+            raise DefiniteError(message, _SAME_CLUSTER) from refused
+
+    def find_new_tables(self, instance: InstanceConfig) -> dict[TableName, CapturedTable | Finding] | None:
+        """Return the tables that are not captured. A renamed table is captured, by its OID, and has an error."""
+        assert isinstance(instance, PostgresInstanceConfig)
+        if self.tables or self.new_tables is NewTables.IGNORE:
+            return None
+        known = {table.oid for table in instance.tables}
+        with translate_errors(self.connection), connect(self.conninfo()) as connection:
+            chosen = chosen_tables(connection, self.publication, self)
+        new = [table.name for table in chosen if table.upstream.oid not in known]
+        new = [name for name in new if name not in {table.name for table in instance.tables}]
+        return self.redescribe(new) if new else {}
 
     def upstream(self) -> str:
         """Return the connection string, without a password."""
@@ -258,10 +329,16 @@ class PostgresSource(Source, PostgresOptions):
             schemas = ", ".join(self.schemas)
             message = f"source {self.name} captures tables of the schemas {schemas}, not of {choice.table.schema}"
             raise UsageError(message, "Name a table of these schemas, or create another source for the other schema.")
-        return with_fields(self, tables=(*self.tables, choice_text(choice))) if self.tables else self
+        if self.tables:
+            return with_fields(self, tables=(*self.tables, choice_text(choice)))
+        kept = tuple(text for text in self.exclude_tables if parse_table(text).table != choice.table)
+        return with_fields(self, exclude_tables=kept)
 
     def without_table(self, table: TableName) -> Self:
-        """Remove a table; excluded columns stay excluded, in case the table is added again."""
+        """Remove a table, or exclude it; excluded columns stay excluded, in case the table is added again."""
+        if not self.tables:
+            excluded = dict.fromkeys((*self.exclude_tables, choice_text(TableChoice(table))))
+            return with_fields(self, exclude_tables=tuple(excluded))
         return with_fields(self, tables=tuple(text for text in self.tables if parse_table(text).table != table))
 
     def describe(self) -> Sequence[TableSchema]:
@@ -275,7 +352,8 @@ class PostgresSource(Source, PostgresOptions):
         try:
             with translate_errors(self.connection):
                 if existing is None:
-                    return _check_report(self.preflight())
+                    aliases = {choice.table: choice.alias for choice in self.choices() if choice.alias}
+                    return replace(_check_report(self.preflight()), aliases=aliases)
                 captured = frozenset(table.name for table in existing.tables)
                 found = self.preflight(captured=captured, refused=frozenset(existing.left_out()))
                 return _check_report(found, _check_position(existing, durable))
@@ -303,6 +381,7 @@ class PostgresSource(Source, PostgresOptions):
                 slot_ownership=self.slot_ownership,
                 rules=self.rules,
                 flags=SlotFlags(self.slot_temporary, self.two_phase, self.failover),
+                new_tables=self.new_tables,
                 heartbeat=self.heartbeat,
                 heartbeat_interval=self.heartbeat_interval,
                 retain_history=self.retain_history,
@@ -317,7 +396,10 @@ class PostgresSource(Source, PostgresOptions):
 
 
 _UPSTREAM = "it determines objects that were created upstream with the source"
-_COLUMNS = "the history of the tables has the columns that were selected then"
+_SAME_CLUSTER = (
+    "Nothing was changed. Name a server of the same cluster that has the replication slot: the primary, or a promoted"
+    " standby that had synchronized the slot. To capture another database, create another source."
+)
 _TABLES = "use ALTER SOURCES … ADD TABLE and DROP TABLE instead"
 _FIXED = {
     **dict.fromkeys(
@@ -325,9 +407,8 @@ _FIXED = {
     ),
     **dict.fromkeys(("slot_temporary", "two_phase", "failover"), "the slot was created with it"),
     **dict.fromkeys(("heartbeat", "watermarks"), "the tables that it needs were created upstream with the source"),
-    **dict.fromkeys(("tables", "schemas"), _TABLES),
-    **dict.fromkeys(("exclude_columns", "text_columns"), _COLUMNS),
-    **dict.fromkeys(("connection", "connections"), "the history of the source belongs to this database"),
+    **dict.fromkeys(("tables", "schemas", "exclude_tables"), _TABLES),
+    "connections": "the history of each shard belongs to its database",
     "password": "it is a reference: change the password that it refers to; capture uses it at the next connect",
 }
 """Why options cannot be altered."""

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 from tests.sources.postgres.types.rendering import render
 
-from penstock.sources.postgres.types import BadValueError, PostgresType, codec_for
+from penstock.embedded.postgres import EmbeddedPostgres
+from penstock.sources.postgres.types import BadValueError, PostgresType, codec_for, text_codec_for
 
 Connection = psycopg.Connection[Any]
 Cells = list[bytes | None]
@@ -29,8 +30,9 @@ SETTINGS = (
 
 
 @pytest.fixture
-def connection(database: Any) -> Iterator[Connection]:
-    with database.connect() as connected:
+def connection(postgres_server: EmbeddedPostgres) -> Iterator[Connection]:
+    """A session with default settings; the tests create no objects, and need no database of their own."""
+    with psycopg.connect(postgres_server.url, autocommit=True) as connected:
         connected.execute(SETTINGS)
         yield connected
 
@@ -59,12 +61,15 @@ def fetch(connection: Connection, sql_type: str, values: Sequence[str | None], b
         return result.ftype(0), result.fmod(0), [None if cell is None else bytes(cell) for cell in cells]
 
 
-def decoded(oid: int, typmod: int, cells: Cells, binary: bool) -> pa.Array:
+def column_of(cells: Cells) -> tuple[Any, Any, Any]:
     wire = np.frombuffer(b"".join(cell or b"" for cell in cells), np.uint8)
     length = np.array([-1 if cell is None else len(cell) for cell in cells], np.int32)
-    off = (np.cumsum(np.maximum(length, 0)) - np.maximum(length, 0)).astype(np.int32)
+    return wire, (np.cumsum(np.maximum(length, 0)) - np.maximum(length, 0)).astype(np.int32), length
+
+
+def decoded(oid: int, typmod: int, cells: Cells, binary: bool) -> pa.Array:
     codec = codec_for(PostgresType(oid, typmod))
-    return (codec.binary if binary else codec.text)(wire, off, length)
+    return (codec.binary if binary else codec.text)(*column_of(cells))
 
 
 def iso(value: datetime) -> str:
@@ -310,6 +315,52 @@ def test_aclitem_has_only_a_text_form(connection: Connection) -> None:
     oid, typmod, printed = fetch(connection, "aclitem", ["postgres=arw/postgres"], binary=False)
     assert decoded(oid, typmod, printed, binary=False).to_pylist() == ["postgres=arw/postgres"]
     assert codec_for(PostgresType(oid, typmod)).wants_text
+
+
+MOMENTS = [
+    *("infinity", "-infinity", "4714-11-24 BC", "0044-03-15 BC", "0001-12-31 BC", "0001-01-01", "1969-12-31"),
+    *(
+        "1999-12-31 23:59:59.999999",
+        "2000-02-29 00:00:00.5",
+        "9999-12-31",
+        "10000-01-01",
+        "294276-12-31 23:59:59.999999",
+    ),
+    *(f"{RANDOM.randint(1, 4713):04}-{RANDOM.randint(1, 12):02}-{RANDOM.randint(1, 28):02} BC" for _ in range(50)),
+    *(f"{RANDOM.randint(1, 294275)}-{RANDOM.randint(1, 12):02}-{RANDOM.randint(1, 28):02} 1:2:3.07" for _ in range(50)),
+]
+STORED_AS_TEXT = [
+    *((sql_type, MOMENTS) for sql_type in ("date", "timestamp", "timestamptz")),
+    ("date", ["5874897-12-31"]),
+    ("numeric(6,2)", ["NaN", "0", "-1.5", "9999.99"]),
+    *((sql_type, values) for sql_type, values, _ in CASES),
+]
+
+
+@pytest.mark.parametrize(("sql_type", "values"), STORED_AS_TEXT, ids=[case[0] for case in STORED_AS_TEXT])
+def test_columns_stored_as_text_are_what_postgres_prints(
+    connection: Connection, sql_type: str, values: list[str]
+) -> None:
+    """The binary form is printed as Postgres does, or the codec asks for text."""
+    oid, typmod, printed = fetch(connection, sql_type, [None, *values], binary=False)
+    codec = text_codec_for(PostgresType(oid, typmod))
+    assert codec.arrow == pa.string()
+    asked = codec.wants_text
+    _, _, cells = fetch(connection, sql_type, [None, *values], binary=not asked)
+    found = (codec.text if asked else codec.binary)(*column_of(cells)).to_pylist()
+    assert [None if v is None else v.encode() for v in found] == printed
+    if sql_type.startswith(("date", "timestamp", "numeric")):
+        assert not asked, "one such column must not turn the whole stream into text"
+
+
+@pytest.mark.any_version("the bytes are not those of a server")
+@pytest.mark.parametrize("oid", [1082, 1114, 1184])
+def test_moments_that_postgres_does_not_have_are_rejected(oid: int) -> None:
+    width, codec = (4 if oid == 1082 else 8), text_codec_for(PostgresType(oid))
+    before = -2_451_546 * (1 if oid == 1082 else 86_400_000_000)
+    for wire in (b"", bytes(width - 1), bytes(width + 1), before.to_bytes(width, "big", signed=True)):
+        with pytest.raises(BadValueError, match="malformed date or timestamp"):
+            codec.binary(*column_of([None, wire]))
 
 
 def mutated(cell: bytes) -> bytes:

@@ -18,8 +18,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.sources.postgres import types
-from penstock.sources.postgres.types import BadValueError, PostgresType, TypeKind, UnsupportedTypeError, codec_for, warm
-from penstock.sources.postgres.types.codec_lookup import BY_OID
+from penstock.sources.postgres.types import (
+    BadValueError,
+    PostgresType,
+    TypeKind,
+    UnsupportedTypeError,
+    builtin,
+    check_supported,
+    codec_for,
+    is_map,
+    warm,
+)
+from penstock.sources.postgres.types.codec_lookup import BY_NAME, BY_OID
+from penstock.sources.postgres.types.supported import EXTENSION_TYPES
 
 Decode = Callable[..., Any]
 
@@ -163,6 +174,15 @@ def test_incomplete_nested_types_are_rejected() -> None:
     for kind in (TypeKind.ARRAY, TypeKind.RANGE, TypeKind.MULTIRANGE, TypeKind.DOMAIN, TypeKind.COMPOSITE):
         with pytest.raises(UnsupportedTypeError, match="text columns"):
             codec_for(PostgresType(20000, kind=kind))
+
+
+def test_what_is_known_without_codecs_agrees_with_them() -> None:
+    assert set(EXTENSION_TYPES) == set(BY_NAME)
+    scalars = [oid for oid in range(20_000) if (kind := builtin(oid)) is not None and kind.kind is TypeKind.BASE]
+    assert sorted(scalars) == sorted([*BY_OID, 1700])
+    for kind in (*EVERY, of(TypeKind.DOMAIN, PostgresType(30000, -1, "hstore"))):
+        check_supported(kind)
+        assert is_map(kind) == pa.types.is_map(codec_for(kind).arrow), kind
 
 
 def test_types_that_only_the_server_can_print_need_text_form(binary: Decode) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from penstock.envelopes import Deduplicated, Shape, contradictions
 from penstock.model import TableSchema
 from penstock.sources.kafka.apply.changes import Changes
-from penstock.sources.kafka.apply.quarantine import Fault
+from penstock.sources.kafka.faults import Fault
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.topic_start import restart_hint
 from penstock.sources.kafka.topic_table import TopicTable

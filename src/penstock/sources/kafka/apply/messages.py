@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -45,12 +44,13 @@ from pyspark.sql.types import (
 
 from penstock.envelopes.include_columns import HEADERS
 from penstock.errors import HistoryExpiredError, TransientError
-from penstock.formats import Registry, RegistryAddress, ResolvedFormat, decode, decode_batch
+from penstock.formats import decode
 from penstock.formats.logical_types import spark_type
 from penstock.positions import Lsn
 from penstock.sources.kafka.client_settings import spark_options
 from penstock.sources.kafka.ticks import OffsetRange, assignment_options, tick_of
 from penstock.sources.kafka.topic_consumer import TopicConsumer
+from penstock.sources.kafka.topic_images import decoded_messages, has_headers, registry_of
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.topic_start import Start
 from penstock.sources.kafka.topic_table import TopicTable
@@ -92,7 +92,7 @@ def messages_of(spark: SparkSession, log: TopicLog, table: TopicTable, after: Ls
 def _raw(spark: SparkSession, log: TopicLog, table: TopicTable, ranges: list[OffsetRange]) -> DataFrame:
     options = assignment_options(spark_options(log.what, log.how, log.source, log.state / "spark"), ranges)
     options["minPartitions"] = str(max(len(ranges), _count(ranges) // _TASK_MESSAGES))
-    options["includeHeaders"] = str(_has_headers(table)).lower()
+    options["includeHeaders"] = str(has_headers(table)).lower()
     return spark.read.format("kafka").options(**options).load()
 
 
@@ -111,36 +111,23 @@ def _fetched(raw: DataFrame, count: int) -> pa.Table | None:
 def _decoded_here(
     spark: SparkSession, found: pa.Table, table: TopicTable, cache: Path, bounds: pa.Table | None, upto: Lsn
 ) -> DataFrame:
-    key, key_problem = _column_decoded(found.column("key"), table.key_format, cache)
-    value, value_problem = _column_decoded(found.column("value"), table.value_format, cache)
     ticks = pa.repeat(pa.scalar(int(upto), pa.int64()), len(found))
     if bounds is not None:
         ticks = tick_of(bounds, found.column("partition").to_numpy(), found.column("offset").to_numpy())
+    messages = decoded_messages(found, table, cache, ticks)
     columns = {
-        "key": key,
-        "value": value,
-        "tombstone": pc.is_null(found.column("value")),
-        "_tick": ticks,
-        "partition": found.column("partition"),
-        "offset": found.column("offset"),
-        "timestamp": found.column("timestamp"),
-        "headers": found.column("headers") if _has_headers(table) else None,
-        "problem": pc.coalesce(_prefixed(_KEY, key_problem), _prefixed(_VALUE, value_problem)),
+        "key": messages.key,
+        "value": messages.value,
+        "tombstone": messages.tombstone,
+        "_tick": messages.tick,
+        "partition": messages.partition,
+        "offset": messages.offset,
+        "timestamp": messages.timestamp,
+        "headers": messages.headers,
+        "problem": messages.problem,
     }
     there = {name: column for name, column in columns.items() if column is not None}
     return spark.createDataFrame(pa.table(there), StructType([f for f in _schema(table) if f.name in there]))
-
-
-def _column_decoded(
-    messages: pa.ChunkedArray, resolved: ResolvedFormat | None, cache: Path
-) -> tuple[pa.Array | None, pa.Array]:
-    if resolved is None:
-        return None, pa.nulls(len(messages), pa.string())
-    return decode_batch(messages, resolved, _registry(resolved, cache))
-
-
-def _prefixed(text: str, problems: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(pa.scalar(text), problems, "")
 
 
 def _schema(table: TopicTable) -> list[StructField]:
@@ -174,13 +161,13 @@ def _read_errors_explained(log: TopicLog, ranges: list[OffsetRange]) -> Iterator
 def _decoded(raw: DataFrame, table: TopicTable, cache: Path) -> DataFrame:
     frame = raw.withColumn("tombstone", F.col("value").isNull()).withColumn("key_problem", F.lit(None).cast("string"))
     if table.key_format is not None:
-        client = _registry(table.key_format, cache)
+        client = registry_of(table.key_format, cache)
         frame = decode(frame, "key", table.key_format, client, into="key", problem="key_problem")
-    client = _registry(table.value_format, cache)
+    client = registry_of(table.value_format, cache)
     frame = decode(frame, "value", table.value_format, client, into="value", problem="value_problem")
     problems = [F.concat(F.lit(_KEY), "key_problem"), F.concat(F.lit(_VALUE), "value_problem")]
     absent = {"key"} if table.key_format is None else set()
-    absent |= set() if _has_headers(table) else {"headers"}
+    absent |= set() if has_headers(table) else {"headers"}
     names = [field.name for field in _schema(table) if field.name not in absent | {"problem"}]
     return frame.select(*names, F.coalesce(*problems).alias("problem"))
 
@@ -206,21 +193,6 @@ def _tick_lookup(bounds: pa.Table) -> Callable[[pa.Array, pa.Array], pa.Array]:
 
 def _count(ranges: list[OffsetRange]) -> int:
     return sum(part.last - part.first for part in ranges)
-
-
-def _has_headers(table: TopicTable) -> bool:
-    return any(column.what == "headers" for column in table.include)
-
-
-def _registry(resolved: ResolvedFormat, cache: Path) -> Registry | None:
-    address = getattr(resolved.format, "registry", None)
-    return None if address is None else _client(address, cache)
-
-
-@lru_cache(maxsize=64)
-def _client(address: RegistryAddress, cache: Path) -> Registry:
-    """Return one client for all batches, which caches the registry's responses."""
-    return Registry(address, cache)
 
 
 def _bounds(log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn) -> pa.Table | None:

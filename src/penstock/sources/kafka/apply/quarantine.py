@@ -7,41 +7,24 @@
 The quarantine is written before the table, and its commits carry the position as Delta's ``txn`` version, as those of
 tables do. So a message is in the quarantine exactly once, and before the table continues without it, even after a
 crash in between.
-
-`fault_error` reports a message that stops a table: of all faults, the one that became visible first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from penstock.errors import TableError
 from penstock.positions import Lsn
 from penstock.sources.kafka.apply.changes import Changes
-from penstock.sources.kafka.ticks import tick_of
-from penstock.sources.kafka.topic_log import TopicLog
-from penstock.sources.kafka.topic_start import restart_hint
-from penstock.sources.kafka.topic_table import TopicTable
+from penstock.sources.kafka.faults import Fault
 from penstock.tables.base_state import last_txn_version
 from penstock.tables.file_commit import snapshot_of
 
-__all__ = [
-    "Fault",
-    "Quarantine",
-    "fault_error",
-    "first_faults",
-    "quarantine_hint",
-    "quarantine_limit_hint",
-    "quarantined_rows",
-]
+__all__ = ["Quarantine", "first_faults", "quarantined_rows"]
 
 _COLUMNS = pa.schema(
     {
@@ -104,14 +87,6 @@ class Quarantine:
         writer.save(self.path)
 
 
-class Fault(NamedTuple):
-    """A message that stops a table."""
-
-    partition: int
-    offset: int
-    problem: str
-
-
 def first_faults(changes: Changes) -> list[Fault]:
     """Return the first rejected message of each partition."""
     if changes.few is not None and changes.found.rejected.isEmpty():  # a local relation: costs nothing
@@ -119,34 +94,3 @@ def first_faults(changes: Changes) -> list[Fault]:
     rejected = changes.found.rejected.groupBy("partition")
     first = rejected.agg(F.min("offset").alias("offset"), F.min_by("problem", "offset").alias("problem")).collect()
     return [Fault(row["partition"], row["offset"], row["problem"]) for row in first]
-
-
-def fault_error(
-    log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn, faults: Sequence[Fault], hint: str
-) -> TableError:
-    """Return the error of a table that stops in (after, upto], at the first of some faults there."""
-    places = (
-        np.array([fault.partition for fault in faults], np.int32),
-        np.array([fault.offset for fault in faults], np.int64),
-    )
-    ticks = tick_of(log.bounds(table, after, upto), *places).to_numpy()
-    which = min(range(len(faults)), key=lambda each: (ticks[each], faults[each].partition))
-    first = faults[which]
-    place = f"offset {first.offset} of partition {first.partition} of topic {table.topic.name}"
-    return TableError(str(table.name), Lsn(int(ticks[which])), f"the message at {place}: {first.problem}", hint)
-
-
-def quarantine_limit_hint(log: TopicLog, local: str) -> str:
-    """Return the hint for a table whose quarantine limit is reached; `local` is its local name."""
-    return (
-        f"The quarantine limit is reached: SELECT * FROM {log.source}.{local}_quarantine. To continue, raise it: "
-        f"ALTER SOURCES {log.source} SET (quarantine limit = …)."
-    )
-
-
-def quarantine_hint(log: TopicLog) -> str:
-    """Return the hint for a message that stops a table."""
-    return (
-        f"To quarantine such messages and continue: ALTER SOURCES {log.source} SET (on error = 'quarantine'). "
-        f"{restart_hint(log.source, log.what)}"
-    )

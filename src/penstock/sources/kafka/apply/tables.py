@@ -26,15 +26,9 @@ from penstock.positions import Lsn
 from penstock.sources.kafka.apply.changes import Changes, changes_of, memory_after
 from penstock.sources.kafka.apply.debezium_checks import first_contradiction, missing_changes_hint
 from penstock.sources.kafka.apply.messages import messages_of, raw_messages
-from penstock.sources.kafka.apply.quarantine import (
-    Fault,
-    Quarantine,
-    fault_error,
-    first_faults,
-    quarantine_hint,
-    quarantine_limit_hint,
-)
+from penstock.sources.kafka.apply.quarantine import Quarantine, first_faults
 from penstock.sources.kafka.apply.tail import check_quarantine_limit, live_quarantine, live_topic, rows_in, topic_tail
+from penstock.sources.kafka.faults import Fault, fault_error, quarantine_hint, quarantine_limit_hint
 from penstock.sources.kafka.ticks import apply_lease_name, last_tick_within
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.topic_table import TopicTable
@@ -162,7 +156,7 @@ class TopicApply:
 
     def _end(self, at: State, upto: Lsn, faults: list[Fault], hint: str) -> None:
         """Merge the messages before the first fault, and raise the error of the table."""
-        error = fault_error(self._log, self._topic_table, at.position, upto, faults, hint)
+        error = fault_error(self._topic_table, self._log.bounds(self._topic_table, at.position, upto), faults, hint)
         before = Lsn(error.lsn - 1)
         if at.position < before and self._merge_range(at, before):
             self._table.load_state()
@@ -170,8 +164,8 @@ class TopicApply:
 
     def _hint(self) -> str:
         if self._log.how.on_error is OnError.QUARANTINE:
-            return quarantine_limit_hint(self._log, self._table.local)
-        return quarantine_hint(self._log)
+            return quarantine_limit_hint(self._log.source, self._table.local)
+        return quarantine_hint(self._log.source, self._log.what)
 
 
 @contextmanager

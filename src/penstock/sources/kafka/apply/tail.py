@@ -18,14 +18,8 @@ from penstock.positions import Lsn
 from penstock.sources.kafka.apply.changes import Changes, changes_of
 from penstock.sources.kafka.apply.debezium_checks import first_contradiction, missing_changes_hint
 from penstock.sources.kafka.apply.messages import messages_of, raw_messages
-from penstock.sources.kafka.apply.quarantine import (
-    Quarantine,
-    fault_error,
-    first_faults,
-    quarantine_hint,
-    quarantine_limit_hint,
-    quarantined_rows,
-)
+from penstock.sources.kafka.apply.quarantine import Quarantine, first_faults, quarantined_rows
+from penstock.sources.kafka.faults import fault_error, quarantine_hint, quarantine_limit_hint
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.with_options import OnError
 from penstock.spark.images import spark_schema
@@ -51,9 +45,9 @@ def live_topic(
     changes = changes_of(messages, table, at.memory, rows)
     lenient = log.how.on_error is OnError.QUARANTINE
     if not lenient and changes.few is not None and (faults := first_faults(changes)):
-        raise fault_error(log, table, at.position, upto, faults, quarantine_hint(log))
+        raise fault_error(table, log.bounds(table, at.position, upto), faults, quarantine_hint(log.source, log.what))
     if apart := first_contradiction(changes, rows, schema, table):
-        raise fault_error(log, table, at.position, upto, [apart], missing_changes_hint(log))
+        raise fault_error(table, log.bounds(table, at.position, upto), [apart], missing_changes_hint(log))
     if not schema.key:
         return rows.union(rows_in(changes.found.images if lenient else changes.found.strict, schema))
     tail = topic_tail(spark, log, changes, schema, at.position, upto, lenient=lenient)
@@ -91,7 +85,7 @@ def check_quarantine_limit(
     messages = messages_of(spark, log, table, at.position, upto)
     faults = [] if messages is None else first_faults(changes_of(messages, table, at.memory, base.at(at.version)))
     if faults and live_quarantine(spark, log, stored, base, at, upto).count() > limit:
-        raise fault_error(log, table, at.position, upto, faults, quarantine_limit_hint(log, local))
+        raise fault_error(table, log.bounds(table, at.position, upto), faults, quarantine_limit_hint(log.source, local))
 
 
 def topic_tail(

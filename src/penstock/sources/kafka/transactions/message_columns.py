@@ -28,7 +28,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import DefiniteError
-from penstock.formats import Decoded
+
+if TYPE_CHECKING:
+    from penstock.formats import Decoded
 
 __all__ = [
     "UNKNOWN",

@@ -12,6 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from penstock.private_file import replace_file
 from penstock.sources.kafka.transactions.cuts import CutBlockers, CutState
 
 __all__ = ["read_wait_reason", "valid_from", "wait_reason", "write_wait_status"]
@@ -63,12 +64,11 @@ def wait_reason(blockers: CutBlockers, metadata: str, since: datetime) -> str:
 
 
 def write_wait_status(state: Path, waiting: str | None, known: CutState) -> None:
-    """Write the status atomically; a concurrent reader sees the old or the new file."""
+    """Write the status atomically, unless the folder was removed: a concurrent reader sees the old or the new file."""
     status = {"waiting": waiting, "valid_from": _validity(known)}
-    path = state / _FILE
     with suppress(OSError):
-        path.with_suffix(".new").write_text(json.dumps(status), encoding="utf-8")
-        path.with_suffix(".new").replace(path)
+        if state.is_dir():
+            replace_file(state / _FILE, json.dumps(status))
 
 
 def read_wait_reason(state: Path) -> str | None:

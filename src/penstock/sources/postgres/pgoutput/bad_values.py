@@ -46,7 +46,7 @@ def bad_values_hint(table: TableName, bad: Sequence[BadColumn]) -> str:
     if not texts:
         return retry + found
     names = ", ".join(f"{table}.{name}" for name in texts)
-    other = f" To keep them, create the source with `text columns` = {names}, or omit the columns (`exclude columns`)."
+    other = f" To keep them, set `text columns` = {names} (ALTER SOURCES … SET), or `exclude columns` to omit them."
     return retry + found + other
 
 

@@ -12,7 +12,7 @@ from penstock.errors import DefiniteError
 from penstock.model import TableName
 from penstock.sources.findings import Finding, error, errors_among, info
 from penstock.sources.postgres.connection import find_pooler
-from penstock.sources.postgres.options import Ownership, PostgresOptions
+from penstock.sources.postgres.options import NewTables, Ownership, PostgresOptions
 from penstock.sources.postgres.preflight.introspect import find_tables
 from penstock.sources.postgres.preflight.meta import check_meta
 from penstock.sources.postgres.preflight.role import find_role
@@ -140,6 +140,9 @@ def _keep_captured(
         )
         selection.findings.append(error(str(name), why, hint))
     for name in sorted(existing - set(captured) - set(refused)):
+        if options.new_tables is NewTables.CAPTURE and not options.tables:
+            selection.findings.append(info(str(name), "not captured yet: the table is new; `penstock run` captures it"))
+            continue
         why = "not captured: the table is newer than the source, or was dropped from it"
         selection.findings.append(info(str(name), why, f"To capture it, run: ALTER SOURCES … ADD TABLE {name};"))
     elsewhere = {str(c) for c in (*options.excluded(), *options.as_text()) if c.table not in captured}

@@ -109,7 +109,7 @@ class ChosenTable:
         refused = []
         for column, captured in zip(self.captured_columns, self.captured().columns, strict=True):
             try:
-                captured.codec()
+                captured.check_supported()
             except UnsupportedTypeError as unsupported:
                 refused.append((column, f"{column.declaration.type_name}: {unsupported.reason}"))
         return refused
@@ -183,7 +183,7 @@ def _covered(found: Sequence[UpstreamTable], options: PostgresOptions, chosen: S
             hint = nearest(schema, schemas) or "List the schemas with \\dn in psql."
             chosen.findings.append(error(f"schema {schema}", "does not exist, or has no tables", hint))
     inside = [table for table in found if not options.schemas or table.name.schema in options.schemas]
-    inside = [table for table in inside if table.name not in META_TABLES]
+    inside = [table for table in inside if table.name not in META_TABLES | options.excluded_tables()]
     for table in inside:
         if table.kind in ("m", "f"):
             what = _NOT_TABLES[table.kind]

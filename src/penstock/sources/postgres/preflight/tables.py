@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-
-from penstock.model import RESERVED
+from penstock.model import is_reserved
 from penstock.sources.findings import Finding, error, info
 from penstock.sources.postgres.options import Ownership, PostgresOptions
 from penstock.sources.postgres.preflight.introspect import UpstreamColumn, UpstreamTable
@@ -187,26 +185,24 @@ def _check_columns(table: ChosenTable) -> list[Finding]:
 
 def _check_key(table: ChosenTable) -> list[Finding]:
     """Reject a key column of a map type: rows are looked up by key, and Spark cannot compare maps."""
-    fields = [column for column in table.captured().columns if column.name in table.key]
+    columns = [column for column in table.captured().columns if column.name in table.key]
     why = "key column {} is of type hstore, which Spark cannot compare"
     hint = "Capture the column as text: text_columns = {}.{}"
     return [
         error(str(table.name), why.format(column.name), hint.format(table.name, column.name))
-        for column in fields
-        if pa.types.is_map(column.codec().arrow)
+        for column in columns
+        if column.is_map
     ]
 
 
 def _check_names(table: ChosenTable) -> list[Finding]:
-    """Reject schema names with a dot (our catalog splits there), column names equal but for case, reserved names."""
+    """Reject column names that differ only in case, which Spark does not distinguish, and reserved names."""
     about = str(table.name)
     found = []
-    if "." in table.name.schema:
-        found.append(error(about, "the name of its schema contains a dot", "Rename the schema."))
     names = [column.name.lower() for column in table.captured_columns]
     for name in sorted({name for name in names if names.count(name) > 1}):
         found.append(error(about, f"its columns {name} differ only in case", "Rename or exclude one."))
-    for name in (name for name in names if name in RESERVED):
+    for name in filter(is_reserved, names):
         found.append(error(about, f'column name "{name}" is reserved by Penstock', "Rename or exclude the column."))
     return found
 

@@ -34,6 +34,7 @@ import psycopg
 from penstock.changelog.as_of import microseconds
 from penstock.errors import DefiniteError
 from penstock.positions import Lsn
+from penstock.private_file import create_folder
 from penstock.sources.postgres.options import Heartbeat
 from penstock.sources.postgres.replication.wal import wal_insert_position
 from penstock.sources.postgres.replication.watermark import MalformedTokenError, check_fields, read_token, write_token
@@ -181,7 +182,7 @@ class LastContact:
         self._recorded = heard
         at = time.time() - (time.monotonic() - heard)
         with suppress(OSError):
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            create_folder(self._folder)
             path = self._folder / _FILE
             path.touch(mode=0o600)
             os.utime(path, (at, at))

@@ -14,13 +14,13 @@
     codec_lookup  the codec of a type                     postgres_type   the description of a type
     codec         ColumnCodec and its errors              nested          shared by nested types
     kernel        compiled functions and their cache      column          numpy memory → Arrow
-    text_output   binary values → text                    double_text     doubles ↔ decimal digits
+    text_output   binary values → text                    supported       which types have a codec
 
 Decoding does no I/O and creates no Python object per value. A type that is not listed has no exact Arrow form yet; the
 option `text columns` stores such a column as text.
 
-The codecs are imported on first access, with numba: commands that only describe a source, like ``penstock status``, do
-not need them.
+The codecs are imported on first access, with numba: commands that only describe or check a source, like ``penstock
+status`` and ``penstock check``, do not need them.
 """
 
 from __future__ import annotations
@@ -29,28 +29,31 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, ColumnCodec, UnsupportedTypeError
 from penstock.sources.postgres.types.postgres_type import PostgresType, TypeKind, builtin, find_types
+from penstock.sources.postgres.types.supported import check_supported, is_map
 
 if TYPE_CHECKING:
-    from penstock.sources.postgres.types.codec_lookup import codec_for
-    from penstock.sources.postgres.types.text import TEXT, TEXT_ONLY
+    from penstock.sources.postgres.types.codec_lookup import codec_for, text_codec_for
+    from penstock.sources.postgres.types.text import TEXT
 
 __all__ = [
     "KEEP_TEXT",
     "TEXT",
-    "TEXT_ONLY",
     "BadValueError",
     "ColumnCodec",
     "PostgresType",
     "TypeKind",
     "UnsupportedTypeError",
     "builtin",
+    "check_supported",
     "codec_for",
     "find_types",
+    "is_map",
+    "text_codec_for",
     "warm",
 ]
 
 
-_LATER = {"codec_for": "codec_lookup", "TEXT": "text", "TEXT_ONLY": "text"}
+_LATER = {"codec_for": "codec_lookup", "text_codec_for": "codec_lookup", "TEXT": "text"}
 
 
 def __getattr__(name: str) -> Any:

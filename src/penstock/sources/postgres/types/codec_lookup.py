@@ -1,13 +1,18 @@
-"""Look up the codec of a type: built-in types by OID, types of extensions by name, nested types by their parts."""
+"""Look up the codec of a type: built-in types by OID, types of extensions by name, nested types by their parts.
+
+A column may also be stored as text, whatever its type. If its binary form can be printed here, exactly as Postgres
+does, the stream can stay binary; otherwise the server has to print it, and the whole stream is sent as text.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import lru_cache
+
+import pyarrow as pa
 
 from penstock.sources.postgres.types.array import array, vector
 from penstock.sources.postgres.types.bytea import BIT_STRING, BYTEA
-from penstock.sources.postgres.types.codec import KEEP_TEXT, ColumnCodec, UnsupportedTypeError
+from penstock.sources.postgres.types.codec import ColumnCodec
 from penstock.sources.postgres.types.composite import composite
 from penstock.sources.postgres.types.floating_point import DOUBLE, REAL
 from penstock.sources.postgres.types.geometry import BOX, CIRCLE, LINE, LSEG, PATH, POINT, POLYGON
@@ -19,10 +24,20 @@ from penstock.sources.postgres.types.network import INET, MACADDR, MACADDR8
 from penstock.sources.postgres.types.numeric import NUMERIC_OID, numeric
 from penstock.sources.postgres.types.postgres_type import PostgresType, TypeKind, builtin
 from penstock.sources.postgres.types.ranges import multirange, range_of
-from penstock.sources.postgres.types.temporal import DATE, TIME, TIMESTAMP, TIMESTAMPTZ, TIMETZ
+from penstock.sources.postgres.types.supported import check_supported
+from penstock.sources.postgres.types.temporal import (
+    DATE,
+    DATE_TEXT,
+    TIME,
+    TIMESTAMP,
+    TIMESTAMP_TEXT,
+    TIMESTAMPTZ,
+    TIMESTAMPTZ_TEXT,
+    TIMETZ,
+)
 from penstock.sources.postgres.types.text import INTERNAL_CHAR, TEXT, TEXT_ONLY, VERSIONED
 
-__all__ = ["BY_NAME", "BY_OID", "codec_for"]
+__all__ = ["BY_NAME", "BY_OID", "codec_for", "text_codec_for"]
 
 BY_OID = {
     16: BOOLEAN,
@@ -100,25 +115,40 @@ BY_NAME = {"citext": TEXT, "hstore": HSTORE}
 """Types of extensions."""
 
 _BOX_OID = 603
+_AS_TEXT = {1082: DATE_TEXT, 1114: TIMESTAMP_TEXT, 1184: TIMESTAMPTZ_TEXT, NUMERIC_OID: numeric(-1)}
+"""Types with a codec of their own for columns that are stored as text."""
 
 
 @lru_cache(maxsize=4096)
 def codec_for(kind: PostgresType) -> ColumnCodec:
     """Return the codec of a column of this type; raises `UnsupportedTypeError` if no Arrow type holds it exactly."""
+    check_supported(kind)
     if kind.kind is TypeKind.COMPOSITE:
-        return _composite(kind)
+        parts = [part for _, part in kind.fields]
+        return composite([name for name, _ in kind.fields], [part.oid for part in parts], [*map(codec_for, parts)])
     if kind.kind is TypeKind.ENUM:
         return TEXT
-    if kind.kind is TypeKind.BASE:
-        return _base(kind)
     if kind.of is None:
-        raise _unsupported(kind, "the type of its parts is unknown")
+        return _base(kind)
     part = codec_for(kind.of)
     if kind.kind is TypeKind.ARRAY:
         return array(kind.of.oid, part, _delimiter(kind.of))
     if kind.kind is TypeKind.RANGE:
         return range_of(part)
     return multirange(part) if kind.kind is TypeKind.MULTIRANGE else part
+
+
+def text_codec_for(kind: PostgresType) -> ColumnCodec:
+    """Return the codec of a column of this type that is stored as the text that Postgres prints."""
+    if kind.kind is TypeKind.DOMAIN and kind.of is not None:
+        return text_codec_for(kind.of)
+    if kind.kind is TypeKind.ENUM:
+        return TEXT
+    if kind.kind is not TypeKind.BASE:
+        return TEXT_ONLY
+    codec = _AS_TEXT.get(kind.oid) or BY_OID.get(kind.oid) or BY_NAME.get(kind.name)
+    # A "char" is one byte, of which Postgres prints some as an escape.
+    return codec if codec is not None and codec.arrow == pa.string() and codec is not INTERNAL_CHAR else TEXT_ONLY
 
 
 def _base(kind: PostgresType) -> ColumnCodec:
@@ -128,22 +158,8 @@ def _base(kind: PostgresType) -> ColumnCodec:
     if codec is not None:
         return codec
     known = builtin(kind.oid, kind.typmod)
-    if known is None:
-        raise _unsupported(kind, "it has no exact Arrow form")
+    assert known is not None, kind
     return codec_for(known)
-
-
-def _composite(kind: PostgresType) -> ColumnCodec:
-    names = [name for name, _ in kind.fields]
-    duplicates = sorted(name for name, count in Counter(name.lower() for name in names).items() if count > 1)
-    if duplicates:
-        raise _unsupported(
-            kind, f"its fields {', '.join(duplicates)} differ by case alone, which Spark does not distinguish"
-        )
-    if not names:
-        raise _unsupported(kind, "it has no fields")
-    parts = [part for _, part in kind.fields]
-    return composite(names, [part.oid for part in parts], [codec_for(part) for part in parts])
 
 
 def _delimiter(element: PostgresType) -> str:
@@ -151,8 +167,3 @@ def _delimiter(element: PostgresType) -> str:
     while element.kind is TypeKind.DOMAIN and element.of is not None:
         element = element.of
     return ";" if element.oid == _BOX_OID else ","
-
-
-def _unsupported(kind: PostgresType, reason: str) -> UnsupportedTypeError:
-    name = f"type {kind.name}" if kind.name else f"type with OID {kind.oid}"
-    return UnsupportedTypeError(kind.oid, kind.typmod, f"{name}: {reason}{KEEP_TEXT}")

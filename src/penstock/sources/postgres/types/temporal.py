@@ -8,6 +8,9 @@ converted to the epoch 1970. Text is ISO 8601 as `DateStyle = ISO` prints it: `2
 Both forms hold microseconds, so nothing is rounded. Infinities, BC and years past 9999 exist in Postgres but not in
 Spark's calendar of 0001..9999: they are bad values with a separate reason.
 
+Where a column of dates or timestamps is stored as text, the binary form is printed as Postgres does with these
+settings: `infinity`, `0044-03-15 BC`, `294276-12-31 23:59:59.999999+00`.
+
 A time becomes `HH:MM:SS[.ffffff]`, a timetz has its offset after that: Spark has no such types, and none holds
 24:00:00. Binary is microseconds since midnight (64 bits), and for timetz the seconds west of UTC (32 bits).
 """
@@ -23,9 +26,18 @@ from numba import types as nb
 from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import fixed_width
 from penstock.sources.postgres.types.kernel import FINE, I32, I64, IN8, IN32, U8, blame, inlined, kernel, start, uint
-from penstock.sources.postgres.types.text_output import fixed_room, put_two_digits, text_output_codec
+from penstock.sources.postgres.types.text_output import fixed_room, put_number, put_two_digits, text_output_codec
 
-__all__ = ["DATE", "TIME", "TIMESTAMP", "TIMESTAMPTZ", "TIMETZ"]
+__all__ = [
+    "DATE",
+    "DATE_TEXT",
+    "TIME",
+    "TIMESTAMP",
+    "TIMESTAMPTZ",
+    "TIMESTAMPTZ_TEXT",
+    "TIMESTAMP_TEXT",
+    "TIMETZ",
+]
 
 _DAY = 86_400_000_000
 
@@ -278,3 +290,96 @@ def _print_timetz(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Byte
 
 TIME = text_output_codec(_print_time, fixed_room(15), _TIME_REASONS)
 TIMETZ = text_output_codec(_print_timetz, fixed_room(24), _TIME_REASONS)
+
+
+# -- dates and timestamps as text --------------------------------------------------------------------------------------
+
+_PRINTED_REASONS = ("malformed date or timestamp",)
+_FIRST_PRINTED, _END_PRINTED = -2_451_545 + _EPOCH_DAYS, 2_145_031_949 + _EPOCH_DAYS
+"""The days since 1970 that Postgres has: from 4714-11-24 BC, until before 5874898-01-01."""
+_INFINITY = np.frombuffer(b"-infinity", np.uint8).copy()
+
+
+@inlined
+def _put_infinity(data: Bytes, end: Any, skipped: int) -> Any:
+    """Write `-infinity`, or `infinity` if one byte of it is skipped."""
+    for k in range(skipped, 9):
+        data[end] = _INFINITY[k]
+        end += 1
+    return end
+
+
+@inlined
+def _put_day(data: Bytes, end: Any, days: Any) -> tuple[Any, bool]:
+    """Write the date of some days since 1970, without its era; return the offset after it, and whether it is BC."""
+    shifted = days + 719_468  # since 0000-03-01: years start in March here, too
+    era = shifted // 146_097
+    day = shifted - era * 146_097
+    year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5
+    year += 400 * era
+    if month >= 10:
+        year += 1
+        month -= 12
+    is_bc = year <= 0
+    if is_bc:
+        year = 1 - year
+    if year > 9999:
+        end = put_number(data, end, np.uint64(year))
+    else:
+        end = put_two_digits(data, end, year // 100)
+        end = put_two_digits(data, end, year % 100)
+    data[end] = 45
+    end = put_two_digits(data, end + 1, month + 3)
+    data[end] = 45
+    return put_two_digits(data, end + 1, day + 1), is_bc
+
+
+@kernel(nb.int64(IN8, IN32, IN32, nb.int64, I32, U8))
+def _print_moments(buf: Bytes, off: Ints, length: Ints, kind: int, offsets: Ints, data: Bytes) -> int:
+    width = 4 if kind == _DATE else 8
+    spare = np.uint64(64 - 8 * width)
+    most = np.int64((1 << (8 * width - 1)) - 1)
+    end: Any = np.int64(0)
+    for r in range(length.size):
+        offsets[r] = end
+        if length[r] < 0:
+            continue
+        if length[r] != width:
+            return blame(r, 0)
+        value = np.int64(uint(buf, start(off, r), width) << spare) >> np.int64(spare)
+        if value == most or value == -most - 1:
+            end = _put_infinity(data, end, 1 if value > 0 else 0)
+            continue
+        days = value if kind == _DATE else value // _DAY
+        time = 0 if kind == _DATE else value - days * _DAY
+        days += _EPOCH_DAYS
+        if days < _FIRST_PRINTED or days >= _END_PRINTED:
+            return blame(r, 0)
+        end, is_bc = _put_day(data, end, days)
+        if kind != _DATE:
+            data[end] = 32
+            end = _put_time(data, end + 1, time)
+        if kind == _TIMESTAMPTZ:
+            end = _put_offset(data, end, 0)
+        if is_bc:
+            data[end] = 32
+            data[end + 1] = 66
+            data[end + 2] = 67
+            end += 3
+    offsets[length.size] = end
+    return FINE
+
+
+def _moments_text(kind: int, width: int) -> ColumnCodec:
+    def print_all(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
+        return int(_print_moments(buf, off, length, kind, offsets, data))
+
+    return text_output_codec(print_all, fixed_room(width), _PRINTED_REASONS)
+
+
+DATE_TEXT = _moments_text(_DATE, 16)
+TIMESTAMP_TEXT = _moments_text(_TIMESTAMP, 32)
+TIMESTAMPTZ_TEXT = _moments_text(_TIMESTAMPTZ, 35)

@@ -14,12 +14,13 @@ import pyarrow as pa
 
 from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import gather_bytes, variable_width
-from penstock.sources.postgres.types.kernel import Kernel, inlined
+from penstock.sources.postgres.types.kernel import inlined
 
 __all__ = [
     "DIGIT",
     "NIBBLE",
     "TOO_LONG",
+    "Print",
     "Room",
     "check_text_size",
     "fixed_room",
@@ -42,6 +43,8 @@ _MOST = 2**31 - 1
 
 Room: TypeAlias = Callable[[Bytes, Ints, Ints], int]
 """Return the maximum number of bytes of the printed values."""
+Print: TypeAlias = Callable[[Bytes, Ints, Ints, Ints, Bytes], int]
+"""Print binary values: `(buf, off, length, offsets, data)`; return the verdict of a kernel."""
 
 
 @inlined
@@ -90,8 +93,8 @@ def fixed_room(width: int) -> Room:
     return room
 
 
-def text_output_codec(print_all: Kernel, room: Room, reasons: Sequence[str]) -> ColumnCodec:
-    """Return the codec of a type stored as text; `print_all(buf, off, length, offsets, data)` prints binary values."""
+def text_output_codec(print_all: Print, room: Room, reasons: Sequence[str]) -> ColumnCodec:
+    """Return the codec of a type stored as text."""
 
     def text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
         return gather_bytes(pa.string(), buf, off, length)
