@@ -25,6 +25,7 @@ from penstock.home import Home
 from penstock.layout import catalog_path
 from penstock.positions import Lsn
 from penstock.sources.kafka import ticks, topic_images
+from penstock.sources.kafka.topic_log import TopicLog
 from penstock.testing.memory_tables import MemoryTables
 from penstock.testing.waiting import until
 
@@ -103,6 +104,27 @@ def test_tail_of_rows_that_are_only_added(tmp_path: Path, broker: SharedBroker) 
         wait_messages(home, topic, 6)  # with the markers of transactions
         with closing(home.tail("events", start="earliest")) as tail:
             assert changes(tail, 2) == [("insert", None, {"n": 1}), ("insert", None, {"n": 3})]
+
+
+def test_capture_that_is_started_again_continues_where_it_was(tmp_path: Path, broker: SharedBroker) -> None:
+    topic = Topic(broker, "events")
+    topic.send([(None, {"n": 1}), (None, {"n": 2})])
+    with captured(tmp_path, broker, topic, "FORMAT JSON ENVELOPE NONE") as home:
+        wait_messages(home, topic, 2)
+        home.sql("ALTER SOURCES events SET (on error = 'quarantine')")  # restarts it, too
+        topic.send([(None, {"n": 3})])
+        wait_messages(home, topic, 3)
+    with home.run(MemoryTables(), list[str]().append):
+        topic.send([(None, {"n": 4})])
+        wait_messages(home, topic, 4)
+        with closing(home.tail("events", start="earliest")) as tail:
+            assert changes(tail, 4) == [("insert", None, {"n": number}) for number in (1, 2, 3, 4)]
+    log = log_of(home, "events")
+    assert isinstance(log, TopicLog)
+    found = log.bounds(log.tables[0], Lsn.ZERO, home.frontiers("events").durable).to_pylist()
+    assert [tick["first"] for tick in found] == [0, *(tick["last"] for tick in found[:-1])], (
+        "no message is in two ticks"
+    )
 
 
 def record(op: str, id_: int, name: str | None) -> tuple[Any, Any]:

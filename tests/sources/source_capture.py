@@ -35,7 +35,11 @@ class SourceCapture:
 
     def instance(self) -> Instance:
         """Create an instance."""
-        return kind(self.source.NAME).factory().instantiate(self.config, self.log, self.state)
+        return (
+            kind(self.source.NAME)
+            .factory()
+            .instantiate(self.config, self.config.reading(self.log, self.state), self.state)
+        )
 
     @contextmanager
     def running(self) -> Iterator[None]:

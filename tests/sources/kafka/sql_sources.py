@@ -80,4 +80,4 @@ class ConfigCapture(TopicCapture):
 
     def instance(self) -> Instance:
         """Create an instance."""
-        return kind("KAFKA").factory().instantiate(self.config, self.log, self.state)
+        return kind("KAFKA").factory().instantiate(self.config, self.config.reading(self.log, self.state), self.state)

@@ -9,6 +9,7 @@ from penstock.sources.interface import Instance, InstanceFactory, Kind
 from penstock.sources.kafka.config import KafkaConfig
 from penstock.sources.kafka.spec import KafkaSource
 from penstock.sources.kafka.tick_instance import TickInstance
+from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.polling import PollingFactory
 
 __all__ = ["KIND"]
@@ -20,12 +21,14 @@ def _factory() -> InstanceFactory:
 
 def _instance(config: KafkaConfig, log: ChangeLog, state: Path) -> Instance:
     """Create an instance that captures topics, by upstream transactions if there is transaction metadata."""
+    assert isinstance(log, TopicLog), "see KafkaConfig.reading"
+    ticks = log.ticks  # a reader of the whole log does not show the tables of ticks, which the instance continues
     if config.metadata is None:
-        return TickInstance(config, log, state)
+        return TickInstance(config, ticks, state)
     from penstock.sources.kafka.transactions.instance import TransactionsInstance
 
     values = {table.topic.name: table.value_format for table in config.produced()}
-    return TransactionsInstance(config, config.metadata, values, log, state)
+    return TransactionsInstance(config, config.metadata, values, ticks, state)
 
 
 KIND = Kind(KafkaSource, KafkaConfig, _factory)

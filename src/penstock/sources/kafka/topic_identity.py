@@ -7,18 +7,17 @@ the id of the topic *after* reading, before using what was read.
 
 from __future__ import annotations
 
-from penstock.errors import DefiniteError
 from penstock.sources.kafka.topic_admin import TopicAdmin
 from penstock.sources.kafka.topic_table import SourceTopic
 
-__all__ = ["require_same_topic"]
+__all__ = ["recreated"]
 
 
-def require_same_topic(admin: TopicAdmin, topic: SourceTopic, restart: str) -> None:
-    """Raise `DefiniteError`, with the hint `restart`, if the topic is not the one that was captured."""
+def recreated(admin: TopicAdmin, topic: SourceTopic) -> str | None:
+    """Return the message of an error if the topic is not the one that was captured, otherwise None."""
     if topic.id is None:  # brokers before Kafka 2.8 do not report it
-        return
+        return None
     found = admin.describe([topic.name])[topic.name]
     if found is None or found.id not in (None, topic.id):
-        message = f"topic {topic.name} was deleted and recreated, so its messages are not those that were captured"
-        raise DefiniteError(message, restart)
+        return f"topic {topic.name} was deleted and recreated, so its messages are not those that were captured"
+    return None

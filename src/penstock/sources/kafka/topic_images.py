@@ -35,6 +35,7 @@ from penstock.envelopes.arrow_images import (
     debezium_upsert_images,
     upsert_images,
 )
+from penstock.errors import DefiniteError
 from penstock.formats import Registry, RegistryAddress, ResolvedFormat, decode_batch
 from penstock.positions import Lsn
 from penstock.sources.kafka.faults import Fault, fault_error, quarantine_hint
@@ -42,7 +43,7 @@ from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
 from penstock.sources.kafka.ticks import GROUP_MESSAGES, OffsetRange, bounds_ranges, tick_groups, tick_of
 from penstock.sources.kafka.topic_admin import TopicAdmin
 from penstock.sources.kafka.topic_consumer import TopicConsumer
-from penstock.sources.kafka.topic_identity import require_same_topic
+from penstock.sources.kafka.topic_identity import recreated
 from penstock.sources.kafka.topic_start import restart_hint
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.sources.kafka.with_options import KafkaWithOptions, OnError
@@ -112,7 +113,8 @@ class TopicImages:
         found = self._consumer.read(ranges, headers=has_headers(self._table))
         if self._admin is None:
             self._admin = TopicAdmin(self._what, self._how, self._source)
-        require_same_topic(self._admin, self._table.topic, restart_hint(self._source, self._what))
+        if message := recreated(self._admin, self._table.topic):
+            raise DefiniteError(message, restart_hint(self._source, self._what))
         return found
 
 

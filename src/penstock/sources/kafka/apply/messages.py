@@ -43,20 +43,22 @@ from pyspark.sql.types import (
 )
 
 from penstock.envelopes.include_columns import HEADERS
-from penstock.errors import HistoryExpiredError, TransientError
+from penstock.errors import HistoryExpiredError, TableError, TransientError
 from penstock.formats import decode
 from penstock.formats.logical_types import spark_type
 from penstock.positions import Lsn
 from penstock.sources.kafka.client_settings import spark_options
 from penstock.sources.kafka.ticks import OffsetRange, assignment_options, tick_of
+from penstock.sources.kafka.topic_admin import TopicAdmin
 from penstock.sources.kafka.topic_consumer import TopicConsumer
+from penstock.sources.kafka.topic_identity import recreated
 from penstock.sources.kafka.topic_images import decoded_messages, has_headers, registry_of
 from penstock.sources.kafka.topic_log import TopicLog
-from penstock.sources.kafka.topic_start import Start
+from penstock.sources.kafka.topic_start import Start, restart_hint
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.spark.worker_errors import brief
 
-__all__ = ["messages_of", "raw_messages"]
+__all__ = ["messages_of", "raw_messages", "require_captured_topic"]
 
 _TASK_MESSAGES = 500_000
 _FEW_MESSAGES = 50_000
@@ -74,7 +76,8 @@ def messages_of(spark: SparkSession, log: TopicLog, table: TopicTable, after: Ls
     """Return the messages of (after, upto] with keys and values as rows; undecodable messages have a ``problem``.
 
     Return None if there are none; raise `HistoryExpiredError` if Kafka no longer has them. Schema ids are looked up in
-    the registry before this returns. A DataFrame that `isLocal` is already materialized.
+    the registry before this returns. A DataFrame that `isLocal` is already materialized; any other is read later, so
+    call `require_captured_topic` after reading it, before storing what was read.
     """
     ranges = log.ranges(table, after, upto)
     if not ranges:
@@ -82,11 +85,21 @@ def messages_of(spark: SparkSession, log: TopicLog, table: TopicTable, after: Ls
     raw, bounds = _raw(spark, log, table, ranges), _bounds(log, table, after, upto)
     with _read_errors_explained(log, ranges):
         few = _fetched(raw, _count(ranges)) if _count(ranges) <= _FEW_MESSAGES else None
+    if few is None:
+        _check_not_expired(log, ranges)
+    require_captured_topic(log, table, after)
     if few is not None:
         return _decoded_here(spark, few, table, log.schemas, bounds, upto)
-    _check_not_expired(log, ranges)
     tick = F.lit(int(upto)).cast("bigint") if bounds is None else _tick_column(bounds)
     return _decoded(raw.withColumn("_tick", tick), table, log.schemas)
+
+
+def require_captured_topic(log: TopicLog, table: TopicTable, after: Lsn) -> None:
+    """Raise the error of a table whose topic was recreated: what was read after a position was not captured."""
+    with TopicAdmin(log.what, log.how, log.source) as admin:
+        message = recreated(admin, table.topic)
+    if message is not None:
+        raise TableError(str(table.name), Lsn(after + 1), message, restart_hint(log.source, log.what))
 
 
 def _raw(spark: SparkSession, log: TopicLog, table: TopicTable, ranges: list[OffsetRange]) -> DataFrame:

@@ -62,7 +62,7 @@ class Quarantine:
         """Return the quarantined messages: their place in Kafka, key and value as bytes, and the reason."""
         if self.exists():
             return self._spark.read.format("delta").load(self.path)
-        return self._spark.createDataFrame(_COLUMNS.empty_table())
+        return _none(self._spark)
 
     def count(self) -> int:
         """Return the number of quarantined messages."""
@@ -75,7 +75,7 @@ class Quarantine:
     def now(self, incarnation: str) -> tuple[DataFrame, Lsn]:
         """Return the quarantined messages, and the position that they reach for a table, of one version."""
         if not self.exists():
-            return self.rows(), Lsn.ZERO
+            return _none(self._spark), Lsn.ZERO
         snapshot = snapshot_of(self._spark, self.path)
         rows = self._spark.read.format("delta").option("versionAsOf", snapshot.version()).load(self.path)
         return rows, Lsn(last_txn_version(snapshot, incarnation))
@@ -85,6 +85,10 @@ class Quarantine:
         writer = quarantined_rows(raw, rejected, F.current_timestamp()).write.format("delta").mode("append")
         writer = writer.option("txnAppId", incarnation).option("txnVersion", int(upto))
         writer.save(self.path)
+
+
+def _none(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame(_COLUMNS.empty_table())
 
 
 def first_faults(changes: Changes) -> list[Fault]:

@@ -3,6 +3,7 @@
 Apply reads the messages of a range once, validates them and merges them::
 
     (position, upto] ─▶ messages, decoded, persisted
+        ├─ topic deleted and recreated?  these are not the captured messages: fail the table, merge nothing
         ├─ rejected messages?  stop: merge up to the tick before the first of them, then fail the table
         │                      quarantine: store them, up to a limit, and skip them
         ├─ DEBEZIUM: changes consistent with the current rows?  no: fail the table in the same way
@@ -25,7 +26,7 @@ from penstock.model import TableSchema
 from penstock.positions import Lsn
 from penstock.sources.kafka.apply.changes import Changes, changes_of, memory_after
 from penstock.sources.kafka.apply.debezium_checks import first_contradiction, missing_changes_hint
-from penstock.sources.kafka.apply.messages import messages_of, raw_messages
+from penstock.sources.kafka.apply.messages import messages_of, raw_messages, require_captured_topic
 from penstock.sources.kafka.apply.quarantine import Quarantine, first_faults
 from penstock.sources.kafka.apply.tail import check_quarantine_limit, live_quarantine, live_topic, rows_in, topic_tail
 from penstock.sources.kafka.faults import Fault, fault_error, quarantine_hint, quarantine_limit_hint
@@ -119,7 +120,9 @@ class TopicApply:
         with _persisted(read) as messages:
             changes = changes_of(messages, self._topic_table, at.memory, rows)
             found = changes.found
-            faults = first_faults(changes)
+            faults = first_faults(changes)  # reads and persists all messages
+            if changes.few is None:
+                require_captured_topic(self._log, self._topic_table, at.position)
             if faults and self._stops(found):
                 self._end(at, upto, faults, self._hint())
             if faults:
