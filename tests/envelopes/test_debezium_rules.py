@@ -200,6 +200,35 @@ def test_upsert_accepts_any_connector_without_before(spark: SparkSession) -> Non
     assert all(text in found[0, offset] for offset, text in expected.items())
 
 
+def test_records_about_no_row_are_skipped(spark: SparkSession) -> None:
+    """Logical messages and heartbeats have keys of their own, of which nothing is left among these columns."""
+    nothing = {"before": None, "after": None, "source": None}
+    values = [
+        {**record("m"), "ts_ms": 5},
+        {**nothing, "op": None, "ts_ms": 5},
+        {**nothing, "op": None, "ts_ms": None},
+        {**nothing, "op": "x", "ts_ms": 5},
+        {**change(10), "ts_ms": 5},
+    ]
+    messages = [Message(KEY if value["op"] == "c" else None, value, 0, at) for at, value in enumerate(values)]
+    messages.append(Message({"topic": None, "id": None}, values[0], 0, len(values)))
+    read = frame(spark, messages, value=RECORD.replace("op:string", "op:string,ts_ms:bigint"))
+    shape = debezium_shape(read)
+    exactly_once, upserts = debezium(read, shape, DebeziumState()), debezium_upsert(read, shape)
+    assert_same(upserts, debezium_upsert_images(arrow_batch(read), shape.schema(TableName("public", "t"))))
+    for result in (exactly_once, upserts):
+        assert offsets(result) == {0: [4]}
+        found = problems(result)
+        assert set(found) == {(0, 2), (0, 3)}
+        assert all("op is none of" in problem for problem in found.values())
+    assert exactly_once.state.partitions[0].highest is not None
+    without_time = frame(spark, [Message(None, record("m"))], value=RECORD)
+    assert debezium_upsert(without_time, shape).results.isEmpty()
+    assert debezium(without_time, shape, DebeziumState()).results.isEmpty()
+    arrow = debezium_upsert_images(arrow_batch(without_time), shape.schema(TableName("public", "t")))
+    assert (len(arrow.images), len(arrow.rejected)) == (0, 0)
+
+
 def test_placeholders_are_rejected(spark: SparkSession) -> None:
     kind = (
         "struct<id:int,t:string,b:binary,m:map<string,string>,a:array<string>,i:array<int>,l:array<bigint>,"

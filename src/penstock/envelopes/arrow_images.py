@@ -94,10 +94,10 @@ def debezium_upsert_images(
     key, record = _unwrapped(messages.key), _unwrapped(messages.value)
     after = _included(pc.struct_field(record, "after"), messages, include)
     op, there = pc.struct_field(record, "op").cast(pa.string()), pc.invert(messages.tombstone)
-    truncates, deletes = _is(op, "t"), _is(op, "d")
-    keyless = pc.and_(truncates, there)
+    truncates, deletes, skipped = _is(op, "t"), _is(op, "d"), _skipped(record, op)
+    keyless = pc.and_(pc.or_(truncates, skipped), there)
     problems = [
-        (pc.and_(there, pc.invert(_among(op, OPS))), OP_UNKNOWN),
+        (pc.and_(there, pc.invert(pc.or_(_among(op, OPS), skipped))), OP_UNKNOWN),
         (truncates, TRUNCATED),
         *((pc.and_(pc.invert(keyless), bad), text) for bad, text in _key_problems(key, schema)),
         (pc.and_(_among(op, ("c", "u", "r")), after.is_null()), AFTER_MISSING),
@@ -106,14 +106,18 @@ def debezium_upsert_images(
     ]
     gone = pc.or_(messages.tombstone, deletes)
     row = _key_only(_row(schema, key, after), gone, schema)
-    return _enveloped(messages, problems, _upserted(gone), row)
+    return _enveloped(messages, problems, _upserted(gone), row, skipped)
 
 
 # -- images ------------------------------------------------------------------------------------------------------------
 
 
 def _enveloped(
-    messages: MessageBatch, problems: Sequence[tuple[pa.BooleanArray, str]], kinds: np.ndarray, row: pa.StructArray
+    messages: MessageBatch,
+    problems: Sequence[tuple[pa.BooleanArray, str]],
+    kinds: np.ndarray,
+    row: pa.StructArray,
+    skipped: pa.BooleanArray | None = None,
 ) -> ArrowImages:
     """Return the images of the messages without a problem; the first problem of a message counts."""
     beyond = pc.or_(
@@ -128,7 +132,8 @@ def _enveloped(
     none = pa.nulls(count, schema.field("_unchanged").type)
     xid = pa.array(np.zeros(count, np.int64))
     columns = [messages.tick, ordinal, pa.array(kinds), xid, messages.timestamp, none, row]
-    images = pa.RecordBatch.from_arrays(columns, schema=schema).filter(fine)
+    shown = fine if skipped is None else pc.and_(fine, pc.invert(skipped))
+    images = pa.RecordBatch.from_arrays(columns, schema=schema).filter(shown)
     place = {"partition": messages.partition, "offset": messages.offset, "problem": problem}
     return ArrowImages(images, pa.RecordBatch.from_pydict(place).filter(pc.invert(fine)))
 
@@ -196,6 +201,15 @@ def _unwrapped(record: pa.StructArray) -> pa.StructArray:
         return record
     payload = pc.struct_field(record, "payload")
     return payload if pa.types.is_struct(payload.type) else record
+
+
+def _skipped(record: pa.StructArray, op: pa.Array) -> pa.BooleanArray:
+    """Return which records are about no row: see `penstock.envelopes.debezium_records`."""
+    names = {field.name for field in record.type}
+    if "ts_ms" not in names:
+        return _is(op, "m")
+    rows = [pc.struct_field(record, name).is_null() for name in ("before", "after", "source") if name in names]
+    return pc.or_(_is(op, "m"), reduce(pc.and_, [op.is_null(), *rows], pc.struct_field(record, "ts_ms").is_valid()))
 
 
 def _is(values: pa.Array, text: str) -> pa.BooleanArray:

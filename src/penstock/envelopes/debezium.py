@@ -126,11 +126,12 @@ def _records(messages: DataFrame, types: RecordType, shape: Shape) -> DataFrame:
     assert types.source is not None
     whole_table = F.coalesce(F.col("op") == "t", F.lit(False))
     problems = [op_problem(), F.when(~whole_table, key_problem(F.col("key"), shape)), upstream_problem(types.source)]
-    record = [F.when(~F.col("tombstone"), problem) for problem in problems]
+    about_rows = ~F.col("tombstone") & ~F.col("skipped")
+    record = [F.when(about_rows, problem) for problem in problems]
     checked = with_problem(with_record_fields(messages), *record)
     return checked.withColumns(
         {
-            "usable": F.col("problem").isNull() & ~F.col("tombstone"),
+            "usable": F.col("problem").isNull() & about_rows,
             "copied": F.coalesce(in_snapshot(types.source), F.lit(False)),
             "position": F.coalesce(upstream_position(types.source), F.lit("")),
             "digest": _digest(F.col("key")),

@@ -5,12 +5,15 @@ its schema (``{schema, payload}``); then the payload is used. `with_record_field
 message:
 
 - ``before``, ``after``, ``source``: structs; null if the record has none
-- ``op``: c (create), u (update), d (delete), r (read by a snapshot), t (truncate)
+- ``op``: c (create), u (update), d (delete), r (read by a snapshot), t (truncate), m (a logical message)
+- ``skipped``: whether the record is about no row, and has no effect: a logical message, or a heartbeat, of which all
+  fields but the time ``ts_ms`` are missing. Debezium writes both to topics of their own, unless they are routed to others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -34,8 +37,8 @@ __all__ = [
     "with_record_fields",
 ]
 
-OPS = ("c", "u", "d", "r", "t")
-OP_UNKNOWN = "op is none of c, u, d, r, t: not a Debezium record, or one of an unsupported newer version"
+OPS = ("c", "u", "d", "r", "t", "m")
+OP_UNKNOWN = "op is none of c, u, d, r, t, m: not a Debezium record, or one of an unsupported newer version"
 AFTER_MISSING = "the record has no 'after' row, which its op requires"
 
 
@@ -47,6 +50,8 @@ class RecordType:
     after: StructType
     before: StructType | None
     source: StructType | None
+    has_time: bool
+    """Whether records have ``ts_ms``: when Debezium processed them."""
 
 
 def record_type(messages: DataFrame) -> RecordType:
@@ -63,7 +68,8 @@ def record_type_of(key: StructType, value: StructType) -> RecordType:
         raise UsageError(
             message, "Use ENVELOPE UPSERT if values are rows (as written by Debezium's ExtractNewRecordState)."
         )
-    return RecordType(_payload(key), after, _struct(record, "before"), _struct(record, "source"))
+    has_time = "ts_ms" in record.names
+    return RecordType(_payload(key), after, _struct(record, "before"), _struct(record, "source"), has_time)
 
 
 def debezium_shape(messages: DataFrame) -> Shape:
@@ -86,13 +92,21 @@ def with_record_fields(messages: DataFrame) -> DataFrame:
         "before": F.lit(None).cast(types.after) if types.before is None else record.getField("before"),
         "source": F.lit(None).cast("struct<connector:string>") if types.source is None else record.getField("source"),
         "op": record.getField("op").cast("string"),
+        "time_only": record.getField("ts_ms").isNotNull() if types.has_time else F.lit(False),
     }
-    return messages.withColumns({**rest, "key": _unwrapped(F.col("key"), message_type(messages, "key"))})
+    unwrapped = messages.withColumns({**rest, "key": _unwrapped(F.col("key"), message_type(messages, "key"))})
+    return unwrapped.withColumn("skipped", _skipped()).drop("time_only")
+
+
+def _skipped() -> Column:
+    nothing = [F.col(name).isNull() for name in ("op", "before", "after", "source")]
+    return F.coalesce(F.col("op") == "m", F.lit(False)) | reduce(Column.__and__, nothing, F.col("time_only"))
 
 
 def op_problem() -> Column:
     """Return the problem of a message with a value whose ``op`` is unknown."""
-    return F.when(~F.col("tombstone") & ~F.coalesce(F.col("op").isin(*OPS), F.lit(False)), F.lit(OP_UNKNOWN))
+    is_known = F.coalesce(F.col("op").isin(*OPS), F.lit(False)) | F.col("skipped")
+    return F.when(~F.col("tombstone") & ~is_known, F.lit(OP_UNKNOWN))
 
 
 def missing_after_problem() -> Column:

@@ -15,7 +15,7 @@ This works like UPSERT and needs no state either. Duplicates and replays are har
 topic continues: by then every key has its latest row again. Any connector is supported.
 
 A truncate record (op t) has no key, so it is in one partition only, and its order relative to the other partitions is
-unknown. It is rejected, here and by DEBEZIUM.
+unknown. It is rejected, here and by DEBEZIUM. Logical messages and heartbeats are skipped.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def debezium_upsert(messages: DataFrame, shape: Shape) -> Enveloped:
     """Return an image for each message; `shape` comes from `debezium_shape`."""
     types = record_type(messages)
     key, after, op = F.col("key"), F.col("after"), F.col("op")
-    keyless = F.coalesce(op == "t", F.lit(False)) & ~F.col("tombstone")
+    keyless = (F.coalesce(op == "t", F.lit(False)) | F.col("skipped")) & ~F.col("tombstone")
     problems = [
         op_problem(),
         truncate_problem(),
@@ -78,7 +78,7 @@ def debezium_upsert(messages: DataFrame, shape: Shape) -> Enveloped:
     ]
     gone = F.array(image(Image.DELETED_KEY, shape.key_only_row(key)))
     there = F.array(image(Image.UPDATED, shape.row(key, after)))
-    changes = F.when(F.col("tombstone") | (op == "d"), gone).otherwise(there)
+    changes = F.when(F.col("tombstone") | (op == "d"), gone).when(~F.col("skipped"), there)
     return enveloped(with_problem(with_record_fields(messages), *problems), changes)
 
 
