@@ -7,7 +7,7 @@ message:
 - ``before``, ``after``, ``source``: structs; null if the record has none
 - ``op``: c (create), u (update), d (delete), r (read by a snapshot), t (truncate), m (a logical message)
 - ``skipped``: whether the record is about no row, and has no effect: a logical message, or a heartbeat, of which all
-  fields but the time ``ts_ms`` are missing. Debezium writes both to topics of their own, unless they are routed to others.
+  fields but the time ``ts_ms`` are missing. Debezium has topics of their own for both, but transforms may route them.
 """
 
 from __future__ import annotations
