@@ -51,10 +51,13 @@ def live(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataF
 @pytest.fixture
 def compiled(spark: SparkSession) -> Iterator[None]:
     """Compile queries, as for users; the fast tier interprets them."""
-    before = spark.conf.get("spark.sql.codegen.wholeStage", "true")
-    spark.conf.set("spark.sql.codegen.wholeStage", "true")
+    settings = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+    before = {name: spark.conf.get(name) or default for name, default in settings.items()}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
     yield
-    spark.conf.set("spark.sql.codegen.wholeStage", before or "true")
+    for name, value in before.items():
+        spark.conf.set(name, value)
 
 
 def test_only_required_columns_are_read(live: DataFrame) -> None:
