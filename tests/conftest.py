@@ -33,6 +33,13 @@ LANES = "penstock-lanes"
 
 os.environ.setdefault("PENSTOCK_APPLY_REST", "0.25")  # with the default, tests would mostly wait for it
 
+FAST_TIER = "not deep"
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Spark evaluates expressions, instead of compiling code for each plan: that takes longer than a query of a few rows.
+
+Only in the session that the tests of the fast tier share. All other sessions have the settings of users: those of the
+deep tier, of runs of single files, and of processes that a test starts, such as those of `tests/end_to_end`."""
+
 # The duration of an example depends on how busy the machine is: it is no criterion.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=not EXPLORE
@@ -138,13 +145,14 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(pytestconfig: pytest.Config) -> Iterator[SparkSession]:
     """One Spark session for the whole run, with extra memory for what the tests leave in it."""
+    tier = INTERPRETED if pytestconfig.getoption("markexpr") == FAST_TIER else {}
     with pytest.MonkeyPatch.context() as patch:
         # Spark's workers import the example kinds, as if they were installed.
         paths = [str(path.parent) for path in EXAMPLES.glob("*/pyproject.toml")]
         patch.setenv("PYTHONPATH", os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]))
-        running = session("penstock-tests", config={"spark.driver.memory": "4g"})
+        running = session("penstock-tests", config={"spark.driver.memory": "4g", **tier})
     yield running
     running.stop()
 

@@ -70,19 +70,41 @@ def is_empty(tree: ast.Module) -> bool:
     )
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SRC)))
-def test_all_lists_the_public_names(path: Path) -> None:
+def problems(path: Path) -> list[str]:
+    """Return what is wrong with the ``__all__`` of a module."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names = exported(tree)
     if names is None:
-        assert path.name == "__init__.py", "__all__ is missing"
-        assert is_empty(tree), "__all__ is missing"
-        return
-    assert len(names) == len(set(names)), "__all__ has duplicate names"
+        return [] if path.name == "__init__.py" and is_empty(tree) else ["__all__ is missing"]
     own = public(defined(tree.body))
     reexported = imported(tree) if path.name in REEXPORTING else set()
-    assert own <= set(names), f"public, but not in __all__: {sorted(own - set(names))}"
-    assert set(names) <= own | reexported, f"in __all__, but not defined here: {sorted(set(names) - own - reexported)}"
+    return [
+        *(f"twice in __all__: {name}" for name in sorted(set(names)) if names.count(name) > 1),
+        *(f"public, but not in __all__: {name}" for name in sorted(own - set(names))),
+        *(f"in __all__, but not defined here: {name}" for name in sorted(set(names) - own - reexported)),
+    ]
+
+
+def test_all_lists_the_public_names() -> None:
+    found = {str(path.relative_to(SRC)): problems(path) for path in MODULES}
+    assert len(found) > 300, "all modules are checked"
+    assert {path: wrong for path, wrong in found.items() if wrong} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "__all__ is missing"),
+        ("__all__ = []\ndef f(): ...", "public, but not in __all__: f"),
+        ("__all__ = ['f']", "in __all__, but not defined here: f"),
+        ("from os import path\n__all__ = ['path']", "in __all__, but not defined here: path"),
+        ("__all__ = ['A', 'A']\nA = 1", "twice in __all__: A"),
+    ],
+)
+def test_problems_are_found(tmp_path: Path, text: str, problem: str) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(text, encoding="utf-8")
+    assert problems(module) == [problem]
 
 
 def test_every_exported_name_can_be_imported() -> None:
