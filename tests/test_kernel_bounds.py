@@ -232,7 +232,9 @@ def unrepresentable_values() -> Iterator[tuple[Any, bytes, bytes]]:
     """Yield types, with the text and the binary form of a value that their Arrow types cannot hold."""
     from penstock.sources.postgres.types import builtin
 
-    square = struct.pack(">iiI", 2, 0, 23) + struct.pack(">4i", 2, -1, 2, 1) + b"".join(sized(int4(n)) for n in range(4))
+    square = (
+        struct.pack(">iiI", 2, 0, 23) + struct.pack(">4i", 2, -1, 2, 1) + b"".join(sized(int4(n)) for n in range(4))
+    )
     for oid, typmod, text, binary in [
         (1082, -1, b"infinity", int4(2**31 - 1)),
         (1114, -1, b"-infinity", struct.pack(">q", -(2**63))),
@@ -280,7 +282,9 @@ def types(rng: random.Random) -> None:
         find, print_all = codec_for(kind).unrepresentable, printer_for(kind)
         assert find is not None
         assert print_all is not None
-        finders = [lambda *given, find=find, is_text=is_text: pa.array(find(*given, is_text)) for is_text in (True, False)]
+        finders = [
+            lambda *given, find=find, is_text=is_text: pa.array(find(*given, is_text)) for is_text in (True, False)
+        ]
         assert decode(finders[0], [text, None]) == decode(finders[1], [binary, None]) == pa.array([True, False])
         assert decode(print_all, [binary]).to_pylist() == [text.decode()]
         samples.append(("text, searched,", kind, finders[0], text))

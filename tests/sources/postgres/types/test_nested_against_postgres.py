@@ -329,7 +329,11 @@ UNREPRESENTABLE = {
     "date[]": ["{infinity,2026-01-01,NULL}", "{{-infinity},{2026-01-01}}", "[0:0]={2026-01-01}"],
     "numeric(6,2)[]": ["{1.50,NaN}"],
     "bytea[]": ['{{"\\\\x00ff"},{NULL}}'],
-    "float4[]": ["{{1e6,1e-5},{0.1,16777216}}", "{{3.4028235e38,1e-45},{NaN,-Infinity}}", "{{1.1754944e-38,-0},{999999,1e5}}"],
+    "float4[]": [
+        "{{1e6,1e-5},{0.1,16777216}}",
+        "{{3.4028235e38,1e-45},{NaN,-Infinity}}",
+        "{{1.1754944e-38,-0},{999999,1e5}}",
+    ],
     "float8[]": ["{{1e15,1e-5},{0.1,5e-324}}"],
     "bool[]": ["{{t,f},{NULL,t}}"],
     "daterange": ["[2026-01-01,infinity)", "(-infinity,2026-01-01)", "[0044-03-15 BC,)"],
@@ -346,7 +350,9 @@ def test_values_that_cannot_be_represented(connection: Connection, sql_type: str
     if sql_type.startswith("interval"):
         if connection.info.server_version < 170_000:
             pytest.skip("infinite intervals are new in Postgres 17")
-        literals_ = ["infinity", "-infinity"] if sql_type == "interval" else ["{infinity,-infinity}", "{{1 day},{-1 h}}"]
+        literals_ = (
+            ["infinity", "-infinity"] if sql_type == "interval" else ["{infinity,-infinity}", "{{1 day},{-1 h}}"]
+        )
     else:
         literals_ = UNREPRESENTABLE[sql_type]
     kind = described(connection, sql_type)

@@ -84,9 +84,7 @@ def first_bad_row(decode: Decode) -> Decode:
     return decode_to_first_bad_row
 
 
-def found_elements(
-    find: Find | None, buf: Bytes, off: Ints, length: Ints, offsets: Ints, is_text: bool
-) -> Mask | None:
+def found_elements(find: Find | None, buf: Bytes, off: Ints, length: Ints, offsets: Ints, is_text: bool) -> Mask | None:
     """Return which rows have an element that cannot be represented; None if there are no such elements."""
     if find is None:
         return None

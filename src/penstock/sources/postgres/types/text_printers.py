@@ -316,7 +316,7 @@ def _put_bounds(data: Bytes, end: Any, buf: Bytes, at: int, dimensions: int) -> 
 
 
 @inlined
-def _put_braces(data: Bytes, end: Any, buf: Bytes, at: int, dimensions: int, place: int, brace: int) -> Any:
+def _put_braces(data: Bytes, end: Any, buf: Bytes, at: int, dimensions: int, place: Any, brace: int) -> Any:
     """Write a brace for each dimension that begins or ends before the element of this number."""
     stride: Any = np.int64(1)
     for d in range(dimensions - 1, -1, -1):
