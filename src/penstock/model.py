@@ -85,8 +85,8 @@ def rescued_field() -> pa.Field:
 
 
 def is_rescued(field: pa.Field) -> bool:
-    """Return whether this is the field of `RESCUED`."""
-    return field.name == RESCUED and _RESCUED_MARK in (field.metadata or {})
+    """Return whether this is the field of `RESCUED`; a sink may have renamed it."""
+    return _RESCUED_MARK in (field.metadata or {})
 
 
 def rescued_index(fields: Iterable[pa.Field]) -> int | None:

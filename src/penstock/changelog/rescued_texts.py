@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from penstock.model import rescued_type
 
-__all__ = ["text_of", "with_texts", "without_columns"]
+__all__ = ["renamed", "text_of", "with_texts", "without_columns"]
 
 
 def text_of(maps: pa.MapArray, column: str) -> pa.Array:
@@ -53,6 +53,16 @@ def without_columns(maps: pa.MapArray, columns: list[str]) -> pa.Array:
     kept = pc.invert(pc.is_in(keys, value_set=pa.array(columns, pa.string())))
     chosen = kept.to_numpy(zero_copy_only=False)
     return _maps(len(maps), rows[chosen], keys.filter(kept), values.filter(kept))
+
+
+def renamed(maps: pa.MapArray, names: Mapping[str, str]) -> pa.Array:
+    """Return the maps with other names of columns."""
+    if maps.null_count == len(maps) or all(old == new for old, new in names.items()):
+        return maps
+    rows, keys, values = _entries(maps)
+    places = pc.index_in(keys, value_set=pa.array(list(names), pa.string()))
+    found = pa.array(list(names.values()), pa.string()).take(places)
+    return _maps(len(maps), rows, pc.coalesce(found, keys), values)
 
 
 def _entries(maps: pa.MapArray) -> tuple[np.ndarray, pa.Array, pa.Array]:

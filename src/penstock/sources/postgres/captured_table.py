@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from penstock.fields import with_fields
 from penstock.model import (
     TableSchema,
+    is_rescuable,
     is_rescued,
     rescued_field,
     with_base_type_name,
@@ -165,10 +166,16 @@ class CapturedTable(ProducedTable):
 
     def table_schema(self) -> TableSchema:
         """Return the schema downstream."""
-        fields = [column.field() for column in self.columns]
+        fields = [self._field(column) for column in self.columns]
         if self.rescued_index is not None:
             fields.insert(self.rescued_index, rescued_field())
         return TableSchema(self.name, pa.schema(fields), self.key)
+
+    def _field(self, column: CapturedColumn) -> pa.Field:
+        """Return a column downstream; one with rescued values has nulls, also if it is declared NOT NULL."""
+        if column.declaration is not None and self.can_rescue(column) and is_rescuable(column.codec().arrow):
+            column = replace(column, declaration=replace(column.declaration, not_null=False))
+        return column.field()
 
     def can_rescue(self, column: CapturedColumn) -> bool:
         """Return whether values of a column may be kept as text. A key identifies its row, and is needed as it is."""

@@ -204,9 +204,9 @@ def _check_names(table: ChosenTable) -> list[Finding]:
         found.append(error(about, f"its columns {name} differ only in case", "Rename or exclude one."))
     for name in filter(is_reserved, names):
         found.append(error(about, f'column name "{name}" is reserved by Penstock', "Rename or exclude the column."))
-    if table.rescue and RESCUED in names:
-        why = f"it has a column {RESCUED}, the name of the column that on unrepresentable = 'rescue' adds"
-        place = f"{table.name}.{RESCUED}"
+    for column in (c for c in table.captured_columns if table.rescue and c.name.lower() == RESCUED):
+        why = f"it has a column {column.name}, the name of the column that on unrepresentable = 'rescue' adds"
+        place = f"{table.name}.{column.name}"
         hint = f"Rename it, exclude it (exclude columns = {place}), or use on unrepresentable = 'stop'."
         found.append(error(about, why, hint))
     return found
