@@ -352,7 +352,7 @@ def test_tables_in_spark(start_spark_shop: Callable[..., Shop]) -> None:
     base = shop.spark.read.format("delta").load(str(shop._path("toasted")))
     assert dict(base.dtypes)["_rescued"] == "map<string,string>"
     assert [set(row._rescued) for row in base.filter("id = 1").collect()] == [{"big", "other", "d"}]
-    reader = shop.spark.read.format("penstock").options(home=str(shop.home.path), table="shop.t", rows="changes")
+    reader = shop.spark.read.format("penstock").options(home=str(shop.home.path), source="shop", table="public.t")
     changed = reader.load().select("after._rescued").collect()
     assert {"d": "-infinity", "a": "[2:2]={7}"} in [row[0] for row in changed]
     wait_applied_row(shop)
