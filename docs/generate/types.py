@@ -139,7 +139,8 @@ def page() -> str:
             "its table. Its column is null in that row, and the column `_rescued` of the table, a "
             "`map<string,string>`, has the name of the column and exactly the text that Postgres prints for the "
             "whole value: `{due: infinity}`, `{grid: {{1,2},{3,4}}}`. A row without such values has null "
-            "there. Base tables, live tables, changes and sinks have this column, and `verify` and `repair` compare and restore it.",
+            "there. Base tables, live tables, changes and sinks have this column, and `verify` and `repair` "
+            "compare and restore it.",
             "\n".join(f"- {each}" for each in _RESCUED),
             "As long as no such value occurs, tables are decoded as without the option.",
             "If a composite type is altered upstream, its values no longer match the type as captured. That is a "
