@@ -360,3 +360,11 @@ def test_tables_in_spark(start_spark_shop: Callable[..., Shop]) -> None:
     assert not shop.equal(), "verify detects a wrong text"
     shop.home.repair("shop", "t", where="id = 1")
     assert small_texts(shop) == expected
+
+
+@pytest.mark.slow("an incremental snapshot in Spark")
+def test_incremental_snapshot(start_spark_shop: Callable[..., Shop]) -> None:
+    options = {"on_unrepresentable": "rescue", "snapshot": "chunked", "chunk_rows": 1}
+    shop = start_spark_shop(SMALL, **options)
+    shop.database.execute("UPDATE t SET note = 'z', d = '-infinity' WHERE id = 2")
+    assert small_texts(shop) == {1: {"d": "infinity"}, 2: {"a": "{{1}}", "d": "-infinity"}}
