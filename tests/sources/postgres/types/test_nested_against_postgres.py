@@ -413,6 +413,20 @@ def test_arrays_that_a_list_cannot_hold(connection: Connection, literal: str) ->
             assert caught.value.row == 2
 
 
+def test_type_that_only_the_server_can_print_is_not_rescued_from_binary(connection: Connection) -> None:
+    """The text of "char" depends on the version of the server; as text, it is what the server sent."""
+    connection.execute('CREATE TYPE lettered AS (letter "char", day date)')
+    kind = described(connection, "lettered")
+    assert printer_for(kind) is None
+    printed, sent = fetch(connection, "lettered", ["(a,2026-01-01)", "(b,infinity)"])
+    with pytest.raises(BadValueError, match=r"only the server can print; list the column in `text columns`") as caught:
+        decode_and_rescue("v", kind, codec_for(kind), *columns(sent), is_text=False)
+    assert caught.value.row == 1
+    _, rescued = decode_and_rescue("v", kind, codec_for(kind), *columns(printed), is_text=True)
+    assert rescued is not None
+    assert rescued.texts.to_pylist() == ["(b,infinity)"]
+
+
 def test_altered_composite_type(connection: Connection) -> None:
     connection.execute("CREATE TYPE moving AS (a integer, b text)")
     before = described(connection, "moving")
