@@ -228,9 +228,31 @@ def postgres_values() -> Iterator[tuple[Any, bytes, bytes | None]]:
     yield PostgresType(20003, -1, "tree", TypeKind.COMPOSITE, fields=parts), text, nested
 
 
+def unrepresentable_values() -> Iterator[tuple[Any, bytes, bytes]]:
+    """Yield types, with the text and the binary form of a value that their Arrow types cannot hold."""
+    from penstock.sources.postgres.types import builtin
+
+    square = (
+        struct.pack(">iiI", 2, 0, 23) + struct.pack(">4i", 2, -1, 2, 1) + b"".join(sized(int4(n)) for n in range(4))
+    )
+    for oid, typmod, text, binary in [
+        (1082, -1, b"infinity", int4(2**31 - 1)),
+        (1114, -1, b"-infinity", struct.pack(">q", -(2**63))),
+        (1186, -1, b"infinity", struct.pack(">qii", 2**63 - 1, 2**31 - 1, 2**31 - 1)),
+        (1700, (20 << 16 | 5) + 4, b"NaN", struct.pack(">hhHh", 0, 0, 0xC000, 0)),
+        (1007, -1, b"[-1:0][1:2]={{0,1},{2,3}}", square),
+        (1182, -1, b"{NULL,-infinity}", array(1082, None, int4(-(2**31)))),
+        (3912, -1, b"[2000-01-01,infinity)", b"\2" + sized(int4(0)) + sized(int4(2**31 - 1))),
+    ]:
+        kind = builtin(oid, typmod)
+        assert kind is not None
+        yield kind, text, binary
+
+
 def types(rng: random.Random) -> None:
-    """Decode values of every type, from both forms."""
+    """Decode values of every type, from both forms; print the binary form."""
     from penstock.sources.postgres.types import BadValueError, codec_for, kernel, text_codec_for
+    from penstock.sources.postgres.types.text_printers import printer_for
 
     def decode(decoder: Callable[..., pa.Array], values: Sequence[bytes | None]) -> pa.Array:
         length = [-1 if value is None else len(value) for value in values]
@@ -251,6 +273,23 @@ def types(rng: random.Random) -> None:
         if binary is not None and stored is not codec and not stored.wants_text:
             decode(stored.binary, [binary])
             samples.append(("binary, stored as text,", kind, stored.binary, binary))
+        print_all = printer_for(kind)
+        if binary is not None and print_all is not None:
+            decode(print_all, [binary])
+            samples.append(("binary, printed,", kind, print_all, binary))
+    for kind, text, binary in unrepresentable_values():
+        announce(f"value of type {kind.oid} that cannot be represented", text)
+        find, print_all = codec_for(kind).unrepresentable, printer_for(kind)
+        assert find is not None
+        assert print_all is not None
+        finders = [
+            lambda *given, find=find, is_text=is_text: pa.array(find(*given, is_text)) for is_text in (True, False)
+        ]
+        assert decode(finders[0], [text, None]) == decode(finders[1], [binary, None]) == pa.array([True, False])
+        assert decode(print_all, [binary]).to_pylist() == [text.decode()]
+        samples.append(("text, searched,", kind, finders[0], text))
+        samples.append(("binary, searched,", kind, finders[1], binary))
+        samples.append(("binary, printed,", kind, print_all, binary))
     unused = [one._function.__qualname__ for one in kernel._all if one._compiled == one._first_call]
     assert not unused, f"no sample is decoded by {unused}"
     guard_allocations()

@@ -84,6 +84,28 @@ _DERIVED = (
 )
 
 
+_RESCUED = [
+    "Texts are printed with `DateStyle = ISO`, `TimeZone = UTC`, `IntervalStyle = iso_8601`, "
+    "`extra_float_digits = 3` and `bytea_output = hex`, whatever the settings of the server.",
+    "A text belongs to its value. An `UPDATE` that does not change a large array (TOAST) does not change "
+    "its text. In `changes`, `after._rescued` has no text of a column that is listed in `_unchanged`, as "
+    "`after` has no value of it.",
+    "Columns that are added later follow `_rescued`; it has their texts, too. If a column is added with a "
+    "default that cannot be represented, the table stops, because older rows would need the text: "
+    "`RETRY TABLE` takes a new snapshot.",
+    "A key cannot be rescued: a table stops at a key that its type cannot represent. Capture the key column as text.",
+    'A composite type or an array that contains `"char"` cannot be rescued from the binary form, because '
+    'the text of `"char"` depends on the version of the server: the table stops. List the column in `text '
+    "columns`.",
+    "A column that is declared NOT NULL is nullable in the schemas of sinks if its values can be rescued.",
+    "A table with a column of its own that is named `_rescued`, in any case, is not captured with this "
+    "option: rename or exclude the column.",
+    "In a sink, `_rescued` has no texts of columns that are excluded or redacted, and has the names of "
+    "renamed columns. `ENVELOPE DEBEZIUM` has Debezium's placeholder as the text of a column whose value was "
+    "not sent.",
+]
+
+
 def page() -> str:
     rows = []
     for oid, codec in BY_OID.items():
@@ -112,6 +134,15 @@ def page() -> str:
             "its type. Dates, timestamps, numerics, and types whose Spark type is `string` anyway, are printed by "
             "Penstock; for a text column of another type, Postgres sends all columns of the source as text, as above. "
             "`exclude columns` omits a column. See [recover a failed table](../how-to/recover-a-failed-table.md).",
+            "## Rescued values",
+            "With the source option [`on unrepresentable = 'rescue'`](source-options.md), such a value does not stop "
+            "its table. Its column is null in that row, and the column `_rescued` of the table, a "
+            "`map<string,string>`, has the name of the column and exactly the text that Postgres prints for the "
+            "whole value: `{due: infinity}`, `{grid: {{1,2},{3,4}}}`. A row without such values has null "
+            "there. Base tables, live tables, changes and sinks have this column, and `verify` and `repair` "
+            "compare and restore it.",
+            "\n".join(f"- {each}" for each in _RESCUED),
+            "As long as no such value occurs, tables are decoded as without the option.",
             "If a composite type is altered upstream, its values no longer match the type as captured. That is a "
             "permanent error of the table as well; `ALTER SOURCES … RETRY TABLE` takes a new snapshot.",
             "## Unsupported types",

@@ -11,7 +11,7 @@ import base64
 import enum
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -22,6 +22,7 @@ __all__ = [
     "FROM",
     "GONE",
     "OWN_PREFIX",
+    "RESCUED",
     "SHARD",
     "UNCHANGED",
     "Image",
@@ -33,8 +34,13 @@ __all__ = [
     "enum_labels",
     "image_schema",
     "is_not_null",
+    "is_rescuable",
+    "is_rescued",
     "is_reserved",
     "missing_value",
+    "rescued_field",
+    "rescued_index",
+    "rescued_type",
     "type_name",
     "with_base_type_name",
     "with_enum_labels",
@@ -56,6 +62,44 @@ def is_reserved(column: str) -> bool:
 
 SHARD = "penstock_shard"
 """The column that identifies the shard of a row, and is part of the key; a table of a shard must not have it."""
+
+
+# -- rescued values ----------------------------------------------------------------------------------------------------
+# A source may keep values that the type of their column cannot hold: the column is null in that row, and a map has the
+# text of the value. The text of a column belongs to its value: where an image omits the value (TOAST), it omits the
+# text, and both are taken from the same earlier row. So the map of an image has texts of the sent columns only.
+
+RESCUED = "_rescued"
+"""The column with the texts of such values, by the names of their columns; null in a row without any."""
+_RESCUED_MARK = b"penstock.rescued"
+
+
+def rescued_type() -> pa.DataType:
+    """Return the type of `RESCUED`."""
+    return pa.map_(pa.string(), pa.string())
+
+
+def rescued_field() -> pa.Field:
+    """Return the field of `RESCUED`. Its mark distinguishes it from an upstream column of that name."""
+    return pa.field(RESCUED, rescued_type(), metadata={_RESCUED_MARK: b"true"})
+
+
+def is_rescued(field: pa.Field) -> bool:
+    """Return whether this is the field of `RESCUED`; a sink may have renamed it."""
+    return _RESCUED_MARK in (field.metadata or {})
+
+
+def rescued_index(fields: Iterable[pa.Field]) -> int | None:
+    """Return the index of `RESCUED` among the columns of a table; None if the table has none."""
+    return next((index for index, field in enumerate(fields) if is_rescued(field)), None)
+
+
+def is_rescuable(kind: pa.DataType) -> bool:
+    """Return whether a column of this type may have values that the type cannot hold."""
+    is_type = pa.types
+    return bool(
+        is_type.is_temporal(kind) or is_type.is_decimal(kind) or is_type.is_list(kind) or is_type.is_struct(kind)
+    )
 
 
 class IncludedColumn(NamedTuple):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.sinks.test_redaction import CANARY, KEY, model
 
 from penstock.errors import PenstockError, UsageError
-from penstock.model import Image, TableName, TableSchema, copied_images, image_schema, with_missing
+from penstock.model import Image, TableName, TableSchema, copied_images, image_schema, rescued_field, with_missing
 from penstock.sinks.columns import ColumnOptions, SinkColumns, check_options, options_of_table
 from penstock.sinks.value_formats import ValueFormats
 
@@ -312,3 +312,19 @@ def test_no_error_contains_a_value() -> None:
             assert CANARY not in str(failure)
             assert str(number) not in str(failure)
             failure = failure.__cause__ or failure.__context__
+
+
+def test_rescued_texts_of_hidden_columns_are_left_out() -> None:
+    """A text of a redacted or excluded column would show its value."""
+    columns = [("id", pa.int64()), ("born", pa.date32()), ("paid", pa.decimal128(9, 2)), ("until", pa.date32())]
+    schema = TableSchema(ORDERS, pa.schema([*(pa.field(*each) for each in columns), rescued_field()]), ("id",))
+    row = {"id": 1, "_rescued": [("born", CANARY), ("paid", CANARY), ("until", "infinity")]}
+    other = {"id": 2, "_rescued": [("born", CANARY)]}
+    batch = images(schema, [row, other, {"id": 3}], [None, None, None])
+    options = ColumnOptions(exclude=("paid",), redact={"born": "hash"}, rename={"until": "end", "_rescued": "texts"})
+    found = SinkColumns(options, schema, KEY).images(batch).column("row").to_pylist()
+    assert [each["texts"] for each in found] == [[("end", "infinity")], None, None]
+    assert CANARY not in str(found)
+    whole = SinkColumns(ColumnOptions(), schema, None).images(batch)
+    assert whole.column("row").to_pylist() == batch.column("row").to_pylist()
+    assert SinkColumns(ColumnOptions(exclude=("_rescued",)), schema, None).columns.names == schema.columns.names[:-1]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import closing
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from tests.changelog import chunks
 
 from penstock.changelog.interface import ChangeLog, ChangeLogWriter, Chunk, StagedCommit
-from penstock.model import Image, TableName, TableSchema, missing_value, with_missing
+from penstock.model import RESCUED, Image, TableName, TableSchema, missing_value, rescued_field, with_missing
 from penstock.positions import Lsn
 
 Row = dict[str, Any]
@@ -34,14 +35,20 @@ COLUMNS = (
     pa.field("a.key", pa.string()),
     pa.field("id", pa.int64()),
     pa.field("big `one`", pa.binary()),
+    pa.field("days", pa.list_(pa.int32())),
+    pa.field("the 'amount'", pa.decimal128(9, 2)),
+    rescued_field(),
     # the columns below are added later
     pa.field("note", pa.string()),
     with_missing(pa.field("level", pa.int32()), pa.array([7], pa.int32())),
     with_missing(pa.field("more; (text)", pa.string()), pa.array(["as it was"])),
+    pa.field("spans", pa.struct([("lower", pa.int32())])),
 )
 NAMES = [field.name for field in COLUMNS]
-_INITIAL_COLUMNS = 6
-_LARGE = ({"body", "note"}, {"big `one`", "more; (text)"})
+_INITIAL_COLUMNS = 9
+_RESCUABLE = ("days", "the 'amount'", "spans")
+"""Columns with values that their types cannot hold: they are null, and `RESCUED` has their texts."""
+_LARGE = ({"body", "note", "days"}, {"big `one`", "more; (text)", "the 'amount'", "spans"})
 """Two sets of columns whose unchanged values an UPDATE may not send."""
 _KEYS = "abcd"
 _TEMPORARY_KEY = "z"
@@ -183,7 +190,7 @@ class History:
         elif step.action == "widen":
             self._widen()
         elif step.action == "insert" and free:
-            self._rows.append(self._values(step) | key)
+            self._rows.append(_with_values({}, self._values(step) | key))
             self._write(Image.INSERTED, self._rows[-1])
         elif there and step.action != "insert":
             self._change(step, there[step.row % len(there)], there[step.key % len(there)], key if free else {})
@@ -203,12 +210,13 @@ class History:
 
     def _update(self, step: Step, old: Row, values: Row) -> Row:
         """Set values; large values that the step leaves unchanged are not sent."""
-        new = old | values
+        new = _with_values(old, values)
         self._rows[next(at for at, row in enumerate(self._rows) if row is old)] = new
         if self.plan.shape.full or any(old[name] != new[name] for name in self.plan.shape.key):
             self._write_old(Image.BEFORE, Image.BEFORE_KEY, old)
         unsent = [name for name in NAMES if name in new and name in _left(step) and name not in values]
         sent = {name: None if name in unsent else value for name, value in new.items()}
+        sent[RESCUED] = _texts({name: text for name, text in new[RESCUED] or () if name not in unsent})
         self._write(Image.UPDATED, sent, tuple(map(NAMES.index, unsent)))
         return new
 
@@ -225,6 +233,7 @@ class History:
         text, data = (f"text {step.value}", b"data %d" % step.value) if step.value else (None, None)
         values = {"body": text, "n": step.value, "big `one`": data, "note": text, "more; (text)": text}
         values["level"] = step.value or None
+        values |= dict(zip(_RESCUABLE, _RESCUED_VALUES[step.value], strict=True))
         return {name: value for name, value in values.items() if name in NAMES[: self._width]}
 
     # -- images -----------------------------------------------------------------------------------------------------
@@ -250,6 +259,40 @@ class History:
                 for image in some
             ]
             yield chunks.chunk(schema, rows, writer.define(schema))
+
+
+class Rescued(str):
+    """The text of a value that the type of its column cannot hold."""
+
+
+_RESCUED_VALUES: list[list[Any]] = [
+    [None, None, None],
+    [[1, 2], Decimal("1.50"), {"lower": 1}],
+    [Rescued("days 2"), Decimal("2.50"), Rescued("spans 2")],
+    [Rescued("days 3"), Rescued("NaN"), {"lower": 3}],
+]
+"""The values of the rescuable columns that a step writes."""
+
+
+def _with_values(old: Row, values: Row) -> Row:
+    """Return a row with other values; the text of a value that cannot be held replaces the earlier text."""
+    texts = {name: text for name, text in old.get(RESCUED) or () if name not in values}
+    texts |= {name: str(value) for name, value in values.items() if isinstance(value, Rescued)}
+    held = {name: None if isinstance(value, Rescued) else value for name, value in values.items()}
+    return old | held | {RESCUED: _texts(texts)}
+
+
+def _texts(texts: dict[str, str]) -> list[tuple[str, str]] | None:
+    return sorted(texts.items()) or None
+
+
+def comparable(value: Any) -> Any:
+    """Return a value that can be compared and hashed; the entries of a map have no order."""
+    if isinstance(value, dict):
+        return tuple(value.items())
+    if isinstance(value, list):
+        return tuple(sorted(value)) if value and isinstance(value[0], tuple) else tuple(value)
+    return value
 
 
 def _key(group: int, letter: str) -> Row:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from tests.lanes import LANE
-from tests.tables.histories import KEYED, KEYLESS, NAMES, History, Plan, Shape, Step, Transaction, plans
+from tests.tables.histories import KEYED, KEYLESS, NAMES, History, Plan, Shape, Step, Transaction, comparable, plans
 
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.sqlite.log import SqliteLog
@@ -65,7 +65,7 @@ class Followed:
 def row_counts(rows: Any) -> RowCounts:
     """Count the rows of any store."""
     table = rows if isinstance(rows, pa.Table) else rows.toArrow()
-    return Counter(tuple(row.get(name) for name in NAMES) for row in table.to_pylist())
+    return Counter(tuple(comparable(row.get(name)) for name in NAMES) for row in table.to_pylist())
 
 
 def state_of(base: BaseTable) -> State:

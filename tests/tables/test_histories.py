@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.tables.histories import GROUPS, KEYED, KEYLESS, NAMES, History, Plan, Row, plans
+from tests.tables.histories import GROUPS, KEYED, KEYLESS, NAMES, History, Plan, Row, comparable, plans
 
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.sqlite.log import SqliteLog
@@ -216,7 +216,7 @@ def expected(history: History, at: Lsn) -> RowCounts:
 
 
 def row_counts(rows: Iterable[Row]) -> RowCounts:
-    return Counter(tuple(row.get(name) for name in NAMES) for row in rows)
+    return Counter(tuple(comparable(row.get(name)) for name in NAMES) for row in rows)
 
 
 def collected(frames: list[DataFrame]) -> list[RowCounts]:
@@ -230,5 +230,5 @@ def collected(frames: list[DataFrame]) -> list[RowCounts]:
     ]
     counts: list[RowCounts] = [Counter() for _ in frames]
     for tag, *values in zip(*functools.reduce(DataFrame.union, tagged).toArrow().to_pydict().values(), strict=True):
-        counts[tag][tuple(values)] += 1
+        counts[tag][tuple(map(comparable, values))] += 1
     return counts

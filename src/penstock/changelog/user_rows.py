@@ -22,8 +22,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.changelog.rescued_texts import text_of, with_texts
 from penstock.errors import DefiniteError, UsageError
-from penstock.model import Image, TableName
+from penstock.model import Image, TableName, rescued_index
 
 __all__ = ["OWN_COLUMNS", "changes", "changes_schema", "lsn_text", "updates", "updates_schema", "whole_rows"]
 
@@ -144,7 +145,23 @@ def whole_rows(images: pa.RecordBatch, table: TableName) -> list[pa.Array]:
     if unchanged.null_count == len(unchanged):
         return list(columns)
     rows, omitted = pc.list_parent_indices(unchanged).to_numpy(), unchanged.flatten().to_numpy()
-    return [_fill_from_previous_row(values, rows[omitted == index]) for index, values in enumerate(columns)]
+    complete = [_fill_from_previous_row(values, rows[omitted == index]) for index, values in enumerate(columns)]
+    fields = list(images.schema.field("row").type)
+    place = rescued_index(fields)
+    if place is not None:
+        texts = {}
+        for index in np.unique(omitted):
+            of_column = text_of(columns[place], fields[index].name)
+            texts[fields[index].name] = _taken_from_previous_row(of_column, rows[omitted == index])
+        complete[place] = with_texts(columns[place], texts)
+    return complete
+
+
+def _taken_from_previous_row(texts: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:
+    """Return the texts of previous rows in some rows, and null in the others."""
+    source, absent = np.zeros(len(texts), np.int64), np.ones(len(texts), np.bool_)
+    source[rows], absent[rows] = rows - 1, False
+    return texts.take(pa.array(source, mask=absent))
 
 
 def _fill_from_previous_row(values: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:

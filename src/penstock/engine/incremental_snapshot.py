@@ -285,4 +285,6 @@ class KeyRanges:
 
 def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Return rows as a DataFrame, with the types of their table."""
+    if not len(rows):  # Spark converts no nested column without chunks
+        rows = pa.Table.from_batches([pa.RecordBatch.from_pylist([], rows.schema)])
     return spark.createDataFrame(rows, spark_schema(rows.schema))

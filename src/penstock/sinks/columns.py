@@ -20,6 +20,8 @@ key columns cannot be left out, and neither redacted nor formatted in a way that
 **Old images** and keys are processed like new rows. A column that is null because it is not part of an image, or was
 omitted by Postgres, stays null and stays marked in ``_unchanged``.
 
+**Rescued values.** `RESCUED` contains no text of a column that is excluded or redacted, and has the names of the sink.
+
 Messages of errors have names of columns, never values.
 """
 
@@ -33,9 +35,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.changelog.rescued_texts import renamed, without_columns
 from penstock.errors import UsageError
 from penstock.formats.binary_encoder import list_items, list_offsets
-from penstock.model import TableName, TableSchema
+from penstock.model import TableName, TableSchema, rescued_index
 from penstock.name_suggestions import nearest
 from penstock.sinks.redaction import Redaction, RedactionKind
 from penstock.sinks.value_formats import ValueFormats
@@ -104,6 +107,9 @@ class SinkColumns:
         self._numbers = np.full(len(schema.columns), -1, np.int32)
         """The index in the sink of each column of the table; -1 if it is excluded."""
         self._numbers[[output.index for output in self._outputs]] = np.arange(len(self._outputs))
+        self._names = names
+        self._hidden = _hidden(self._outputs, schema)
+        """The columns whose texts in `RESCUED` the sink must not contain."""
         if self._own.needs_hash_key and not hash_key:
             message = f"redaction hash of table {local} requires a key"
             raise UsageError(message, "Set option \"redact key\" to a reference: 'env:NAME' or 'file:PATH'.")
@@ -115,6 +121,9 @@ class SinkColumns:
             message = f"images have other columns than version {self._given.names} of the schema"
             raise ValueError(message)
         values = [self._values(output, row.field(output.index)) for output in self._outputs]
+        place = rescued_index(self.columns)
+        if place is not None:
+            values[place] = renamed(without_columns(values[place], self._hidden), self._names)
         missing = row.is_null() if row.null_count else None
         changed = {
             "row": pa.StructArray.from_arrays(values, fields=list(self.columns), mask=missing),
@@ -205,6 +214,12 @@ def _outputs(options: ColumnOptions, schema: TableSchema) -> list[_Output]:
     for name in schema.key:
         _check_key_column(options, schema, name, redactions.get(name), outputs)
     return outputs
+
+
+def _hidden(outputs: list[_Output], schema: TableSchema) -> list[str]:
+    """Return the columns that are excluded or redacted."""
+    plain = {output.index for output in outputs if output.redaction is None}
+    return [name for index, name in enumerate(schema.columns.names) if index not in plain]
 
 
 def _formatted(formats: ValueFormats, given: pa.Field) -> pa.Field:

@@ -45,8 +45,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.model import Image, TableSchema, is_not_null
-from penstock.sinks.debezium_types import DebeziumType, connect_field, debezium_type
+from penstock.changelog.rescued_texts import text_of, with_texts
+from penstock.model import Image, TableSchema, is_not_null, is_rescuable, is_rescued
+from penstock.sinks.debezium_types import UNAVAILABLE, DebeziumType, connect_field, debezium_type
 from penstock.sinks.messages import Flags, SinkMessages, changed_keys, image_kinds, some_columns
 
 __all__ = [
@@ -165,6 +166,8 @@ def _converted(images: pa.RecordBatch, kinds: npt.NDArray[np.int8], table: Debez
         missing = omitted.get(place)
         if missing is not None:
             values = values.take(pa.array(np.arange(len(kinds)) - (missing & has_old)))
+        if is_rescued(column):
+            values = _rescued(values, omitted, has_old, table.schema.columns)
         values = kind.convert(values)
         if missing is not None and kind.unavailable is not None:
             values = _replaced(values, missing & ~has_old, kind.unavailable, kind)
@@ -174,6 +177,18 @@ def _converted(images: pa.RecordBatch, kinds: npt.NDArray[np.int8], table: Debez
         fields.append(kind.field(column.name, not is_required))
         columns.append(values)
     return pa.StructArray.from_arrays(columns, fields=fields)
+
+
+def _rescued(maps: pa.MapArray, omitted: dict[int, Flags], has_old: Flags, columns: pa.Schema) -> pa.Array:
+    """Return the texts of rescued values, also of omitted ones: from the old row, or Debezium's placeholder."""
+    texts = {}
+    for place, missing in omitted.items():
+        field = columns.field(place)
+        if is_rescuable(field.type):
+            old = pa.array(np.arange(len(maps)) - 1, mask=~(missing & has_old))
+            placeholder = pa.array([None, UNAVAILABLE]).take(pa.array((missing & ~has_old).astype(np.int8)))
+            texts[field.name] = pc.coalesce(text_of(maps, field.name).take(old), placeholder)
+    return with_texts(maps, texts)
 
 
 def _omitted(images: pa.RecordBatch) -> dict[int, Flags]:

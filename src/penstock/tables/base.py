@@ -37,7 +37,7 @@ from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.errors import DefiniteError
-from penstock.model import COUNT, GONE, UNCHANGED, TableSchema, missing_value
+from penstock.model import COUNT, GONE, RESCUED, UNCHANGED, TableSchema, missing_value
 from penstock.positions import Lsn
 from penstock.spark.images import spark_schema
 from penstock.tables.base_state import (
@@ -60,7 +60,7 @@ from penstock.tables.base_state import (
     table_properties,
 )
 from penstock.tables.bounds import within_keys, within_rows
-from penstock.tables.columns import column, own, quoted, toastable, widened
+from penstock.tables.columns import column, own, quoted, rescuable, text_of, toastable, widened, with_texts
 from penstock.tables.contents import Contents
 from penstock.tables.file_commit import commit_files, snapshot_of
 from penstock.tables.fold import replaced_rows, same_row
@@ -280,6 +280,8 @@ class DeltaBaseTable:
         inserted: dict[str, str | Column] = {
             quoted(name): _inserted(name, left_out.get(name), self.schema) for name in names
         }
+        if kept and rescuable(self.schema):
+            updated[quoted(RESCUED)] = _updated_texts(self.schema)
         match = within_keys(source, self.schema, "target")
         for name in self.schema.key:
             match &= column(name, "target") == column(name, "source")
@@ -390,6 +392,13 @@ def _updated(name: str, left_out: int | None) -> Column:
     if left_out is None:
         return value
     return F.when(F.array_contains(f"source.{UNCHANGED}", left_out), column(name, "target")).otherwise(value)
+
+
+def _updated_texts(schema: TableSchema) -> Column:
+    """Return the texts of rescued values: those of the source, and the target's of values that remain."""
+    listed, there = f"source.{UNCHANGED}", column(RESCUED, "target")
+    texts = [(name, F.when(F.array_contains(listed, i), text_of(there, name))) for i, name in rescuable(schema)]
+    return with_texts(column(RESCUED, "source"), texts)
 
 
 def _inserted(name: str, left_out: int | None, schema: TableSchema) -> Column:

@@ -25,10 +25,10 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from penstock.model import OWN_PREFIX, TableSchema, missing_value
+from penstock.model import OWN_PREFIX, TableSchema, is_rescuable, is_rescued, missing_value, rescued_index
 from penstock.spark.images import spark_schema
 
-__all__ = ["column", "exact", "own", "quoted", "toastable", "widened"]
+__all__ = ["column", "exact", "own", "quoted", "rescuable", "text_of", "toastable", "widened", "with_texts"]
 
 
 def quoted(name: str) -> str:
@@ -49,8 +49,38 @@ def own(name: str) -> str:
 def toastable(schema: TableSchema) -> Iterator[tuple[int, str]]:
     """Yield index and name of the columns whose value an UPDATE may omit: not in the key, not of fixed width."""
     for index, field in enumerate(schema.columns):
-        if field.name not in schema.key and not _fixed_width(field.type):
+        if field.name not in schema.key and not _fixed_width(field.type) and not is_rescued(field):
             yield index, field.name
+
+
+def rescuable(schema: TableSchema) -> list[tuple[int, str]]:
+    """Return index and name of the columns whose values may be both omitted and rescued; none without `RESCUED`."""
+    if rescued_index(schema.columns) is None:
+        return []
+    return [(i, name) for i, name in toastable(schema) if is_rescuable(schema.columns.field(i).type)]
+
+
+def with_texts(own_texts: Column, texts: Sequence[tuple[str, Column]]) -> Column:
+    """Return the map `RESCUED` with the texts of columns that it does not contain; null adds nothing.
+
+    The text of a column is taken from where its value is taken from: see `penstock.changelog.rescued_texts`.
+    """
+    if not texts:
+        return own_texts
+    entries = (
+        F.when(text.isNotNull(), F.struct(F.lit(name).alias("key"), text.alias("value"))) for name, text in texts
+    )
+    added = F.array_compact(F.array(*entries))
+    merged = F.map_concat(F.coalesce(own_texts, F.create_map().cast(_RESCUED_TYPE)), F.map_from_entries(added))
+    return F.when(F.size(added) > 0, merged).otherwise(own_texts)
+
+
+def text_of(texts: Column, name: str) -> Column:
+    """Return the text of a column in the map `RESCUED`; null if there is none."""
+    return F.try_element_at(texts, F.lit(name))
+
+
+_RESCUED_TYPE = MapType(StringType(), StringType())
 
 
 def exact(value: Column, kind: DataType) -> Column:

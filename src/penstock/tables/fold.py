@@ -13,6 +13,10 @@ has all values, so no image from before the DELETE is ever the newest. If no ima
 the base row, and the column stays listed in `UNCHANGED`. This is one more `max_by` per column that can be omitted,
 in the same pass.
 
+**Rescued values.** The text of a value that the type of its column cannot hold is in the map `RESCUED` of the image
+that has the value. It is aggregated with the value, and added to the map of the last image if that image omits the
+value.
+
 **Changed keys.** If the key changed, the previous version of the row is at another key, and the newest image at this
 key may belong to another row. `fold_moves` therefore follows rows instead of keys. It is used only if a range may
 contain both omitted values and changed keys; other ranges do not pay for it. (Without omitted values, a key change is a
@@ -65,8 +69,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from penstock.errors import UsageError
-from penstock.model import COUNT, FROM, GONE, UNCHANGED, Image, TableSchema, is_reserved
-from penstock.tables.columns import column, exact, own, quoted, toastable
+from penstock.model import COUNT, FROM, GONE, RESCUED, UNCHANGED, Image, TableSchema, is_rescued, is_reserved
+from penstock.tables.columns import column, exact, own, quoted, rescuable, text_of, toastable, with_texts
 from penstock.tables.contents import Contents
 from penstock.tables.missing_rows import raise_missing_row
 
@@ -111,7 +115,7 @@ def fold(images: DataFrame, schema: TableSchema, contents: Contents = _NOTHING) 
 
 def _fold_keys(images: DataFrame, schema: TableSchema, left_out: Sequence[tuple[int, str]]) -> DataFrame:
     keys = [F.col("row").getField(name).alias(own(f"key_{i}")) for i, name in enumerate(schema.key)]
-    grouped = images.groupBy(*keys).agg(last_image(), *known_values(left_out))
+    grouped = images.groupBy(*keys).agg(last_image(), *known_values(schema, left_out))
     values: dict[int, Column] = {index: F.col(own(f"value_{index}")) for index, _ in left_out}
     return flat(grouped, schema, values)
 
@@ -149,12 +153,14 @@ def last_image() -> Column:
     return F.max_by(F.struct("_image", "_unchanged", "row"), when_order()).alias(own("last"))
 
 
-def known_values(columns: Iterable[tuple[int, str]]) -> Iterator[Column]:
-    """Aggregate, per column, the newest value that was sent, in a struct (null if none was sent)."""
+def known_values(schema: TableSchema, columns: Iterable[tuple[int, str]]) -> Iterator[Column]:
+    """Aggregate, per column, the newest value that was sent, in a struct (null if none was sent), with its text."""
+    rescued = {index for index, _ in rescuable(schema)}
     whole = is_image(Image.BEFORE, Image.UPDATED, Image.INSERTED)
     for index, name in columns:
         sent = whole & ~F.array_contains(F.coalesce("_unchanged", F.array().cast("array<int>")), index)
-        value = F.struct(F.col("row").getField(name).alias("value"))
+        text = [text_of(F.col("row").getField(RESCUED), name).alias("text")] if index in rescued else []
+        value = F.struct(F.col("row").getField(name).alias("value"), *text)
         yield F.max_by(value, when_order(sent)).alias(own(f"value_{index}"))
 
 
@@ -175,6 +181,10 @@ def flat(
         value = row.getField(name)
         if index in values:
             value = F.when(F.array_contains(listed, index), values[index].getField("value")).otherwise(value)
+        elif is_rescued(schema.columns.field(index)):
+            omitted = [(i, n) for i, n in rescuable(schema) if i in values]
+            texts = [(n, F.when(F.array_contains(listed, i), values[i].getField("text"))) for i, n in omitted]
+            value = with_texts(value, texts)
         columns.append((value if name in schema.key else F.when(~gone, value)).alias(name))
     return folded.select(
         gone.alias(GONE),
@@ -233,7 +243,7 @@ def _lives(images: DataFrame, schema: TableSchema) -> DataFrame:
     begins = is_image(Image.INSERTED) | F.col(_BORN).isNotNull()
     numbered = images.withColumn(_LIFE, F.count_if(begins).over(history))
     return numbered.groupBy(_KEY, _LIFE).agg(
-        last_image(), F.max(_BORN).alias(_BORN), F.max(_LEFT).alias(_LEFT), *known_values(toastable(schema))
+        last_image(), F.max(_BORN).alias(_BORN), F.max(_LEFT).alias(_LEFT), *known_values(schema, toastable(schema))
     )
 
 
@@ -342,6 +352,11 @@ def _filled(images: DataFrame, schema: TableSchema) -> DataFrame:
             F.col(own("old")).getField(name)
         )
         row = row.withField(quoted(name), F.when(F.array_contains(listed, index), value).otherwise(row.getField(name)))
+    omitted = rescuable(schema)
+    if omitted:
+        earlier = F.col(own("old")).getField(RESCUED)
+        texts = [(name, F.when(F.array_contains(listed, index), text_of(earlier, name))) for index, name in omitted]
+        row = row.withField(RESCUED, with_texts(row.getField(RESCUED), texts))
     return images.withColumn("row", F.when(F.size("_unchanged") > 0, row).otherwise(F.col("row")))
 
 

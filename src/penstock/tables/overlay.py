@@ -22,8 +22,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from penstock.model import FROM, GONE, UNCHANGED, TableSchema
-from penstock.tables.columns import column, own, quoted, toastable
+from penstock.model import FROM, GONE, RESCUED, UNCHANGED, TableSchema
+from penstock.tables.columns import column, own, quoted, rescuable, text_of, toastable, with_texts
 from penstock.tables.contents import Contents
 from penstock.tables.fold import overlay_keyless
 from penstock.tables.missing_rows import raise_missing_row
@@ -68,6 +68,11 @@ def filled(
     found = wanted.join(_hinted(values, contents), _matches(schema), "left")
     absent = F.lit(None) if damaged else raise_missing_row(schema)
     new = {name: _value_or(absent, index, name) for index, name in places.items()}
+    omitted = rescuable(schema)
+    if omitted:
+        base_texts = F.col(own("base_texts"))
+        texts = [(name, F.when(F.array_contains(UNCHANGED, i), text_of(base_texts, name))) for i, name in omitted]
+        new[RESCUED] = with_texts(column(RESCUED), texts)
     return found.select(
         *(column(c) for c in (GONE, FROM)),
         F.lit(None).cast("array<int>").alias(UNCHANGED),
@@ -89,6 +94,7 @@ def _values(base: DataFrame, wanted: DataFrame, schema: TableSchema, contents: C
     return rows.select(
         *(column(name).alias(own(f"found_{i}")) for i, name in enumerate(schema.key)),
         *(column(name).alias(own(f"base_{index}")) for index, name in toastable(schema)),
+        *([column(RESCUED).alias(own("base_texts"))] if rescuable(schema) else []),
     )
 
 

@@ -13,6 +13,9 @@ from pydantic import TypeAdapter
 from penstock.fields import with_fields
 from penstock.model import (
     TableSchema,
+    is_rescuable,
+    is_rescued,
+    rescued_field,
     with_base_type_name,
     with_enum_labels,
     with_missing,
@@ -153,10 +156,30 @@ class CapturedTable(ProducedTable):
     """Whether the publication lists its columns, so that the others never leave Postgres."""
     ignored: tuple[str, ...] = ()
     """Columns that the stream sends and capture ignores (Postgres 14, publications of others)."""
+    rescue: bool = False
+    """Whether values that the type of their column cannot hold are kept as text (the option `on unrepresentable`)."""
+
+    @property
+    def rescued_index(self) -> int | None:
+        """The index of the column with these texts: after the columns that the table had when its capture began."""
+        return sum(not column.added for column in self.columns) if self.rescue else None
 
     def table_schema(self) -> TableSchema:
         """Return the schema downstream."""
-        return TableSchema(self.name, pa.schema([column.field() for column in self.columns]), self.key)
+        fields = [self._field(column) for column in self.columns]
+        if self.rescued_index is not None:
+            fields.insert(self.rescued_index, rescued_field())
+        return TableSchema(self.name, pa.schema(fields), self.key)
+
+    def _field(self, column: CapturedColumn) -> pa.Field:
+        """Return a column downstream; one with rescued values has nulls, also if it is declared NOT NULL."""
+        if column.declaration is not None and self.can_rescue(column) and is_rescuable(column.codec().arrow):
+            column = replace(column, declaration=replace(column.declaration, not_null=False))
+        return column.field()
+
+    def can_rescue(self, column: CapturedColumn) -> bool:
+        """Return whether values of a column may be kept as text. A key identifies its row, and is needed as it is."""
+        return self.rescue and column.name not in self.key
 
     def comments(self) -> dict[str, str]:
         """Return the comments of its columns."""
@@ -175,7 +198,8 @@ class CapturedTable(ProducedTable):
 
     def with_logged_columns(self, schema: TableSchema) -> Self:
         """Return this table with the columns added since, according to its schema in the log."""
-        added = [_COLUMN.validate_json(f.metadata[_DESCRIPTION]) for f in list(schema.columns)[len(self.columns) :]]
+        upstream = [field for field in schema.columns if not is_rescued(field)]
+        added = [_COLUMN.validate_json(f.metadata[_DESCRIPTION]) for f in upstream[len(self.columns) :]]
         return self.with_added(added) if added else self
 
     def with_added(self, added: Sequence[CapturedColumn]) -> Self:

@@ -33,6 +33,7 @@ from penstock.units import parse_duration
 __all__ = [
     "Heartbeat",
     "NewTables",
+    "OnUnrepresentable",
     "Ownership",
     "Partitions",
     "PostgresOptions",
@@ -82,6 +83,15 @@ class NewTables(enum.StrEnum):
     """They are added to the source within about ten seconds, as with ADD TABLE."""
     IGNORE = "ignore"
     """They are not captured until they are added with ADD TABLE."""
+
+
+class OnUnrepresentable(enum.StrEnum):
+    """What happens to a value that the Spark type of its column cannot hold, like an infinite date."""
+
+    STOP = "stop"
+    """The table stops with an error at that transaction."""
+    RESCUE = "rescue"
+    """The column is null in that row, and the column ``_rescued`` has the text that Postgres prints for the value."""
 
 
 class Heartbeat(enum.StrEnum):
@@ -166,6 +176,10 @@ class _Behaviour(BaseModel):
     )
     exclude_columns: _Columns = Field(default=(), description="columns to exclude: schema.table.column")
     text_columns: _Columns = Field(default=(), description="columns to capture as text, as Postgres prints them")
+    on_unrepresentable: OnUnrepresentable = Field(
+        default=OnUnrepresentable.STOP,
+        description="what happens to values that the type of their column cannot hold, like infinite dates",
+    )
     publication_ownership: Ownership = Field(default=Ownership.MANAGED, description="who manages the publication")
     slot_ownership: Ownership = Field(default=Ownership.MANAGED, description="who manages the slot")
     rules: Rules = Field(default=Rules.OPEN, description="which publications are accepted")

@@ -76,7 +76,7 @@ class PostgresSource(Source, PostgresOptions):
     NAME: ClassVar[str] = "POSTGRES"
     SqlOptions: ClassVar[type[PostgresSqlOptions]] = PostgresSqlOptions
     WithOptions: ClassVar[type[PostgresWithOptions]] = PostgresWithOptions
-    RESNAPSHOT: ClassVar[frozenset[str]] = frozenset(("exclude_columns", "text_columns"))
+    RESNAPSHOT: ClassVar[frozenset[str]] = frozenset(("exclude_columns", "text_columns", "on_unrepresentable"))
     ALTERABLE: ClassVar[frozenset[str]] = (
         RESNAPSHOT
         | frozenset(
@@ -266,7 +266,10 @@ class PostgresSource(Source, PostgresOptions):
         return {name: found.get(name) or errors_by_object.get(str(name), missing) for name in tables}
 
     def resnapshotted_tables(self, before: Self) -> list[TableName]:
-        """Return the tables of which other columns are excluded, or captured as text; these columns must exist."""
+        """Return the tables of which other columns are excluded, or captured as text; these columns must exist.
+
+        If values are treated otherwise that the types of their columns cannot hold, return all tables.
+        """
         excluded, as_text = set(self.excluded()), set(self.as_text())
         changed = (excluded ^ set(before.excluded())) | (as_text ^ set(before.as_text()))
         new = {str(column): column for column in (excluded | as_text) & changed}
@@ -279,7 +282,17 @@ class PostgresSource(Source, PostgresOptions):
             for finding in (each for each in errors_among(findings) if each.object in about):
                 message = f"{finding.object}: {finding.why}"
                 raise DefiniteError(message, finding.hint)
-        return sorted({column.table for column in changed})
+        resnapshotted = {column.table for column in changed}
+        if self.on_unrepresentable is not before.on_unrepresentable:
+            resnapshotted.update(before._capturable_tables())
+        return sorted(resnapshotted)
+
+    def _capturable_tables(self) -> list[TableName]:
+        """Return the tables that can be captured with these options."""
+        with translate_errors(self.connection), connect(self.conninfo()) as connection:
+            chosen = [table.name for table in chosen_tables(connection, self.publication, self)]
+        described = self.redescribe(chosen) if chosen else {}
+        return [name for name, found in described.items() if isinstance(found, CapturedTable)]
 
     def instance_options(self) -> dict[str, Any]:
         """Return the alterable options; the connection of an instance includes the reference to the password."""

@@ -11,10 +11,11 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from penstock.changelog.rescued_texts import text_of, with_texts
 from penstock.changelog.user_rows import whole_rows
-from penstock.model import Image, TableSchema
-from penstock.tables.arrow.distinct_rows import Distinct
-from penstock.tables.arrow.fold import earlier_images, missing_base_row, newest_images, omitted_values
+from penstock.model import RESCUED, Image, TableSchema, rescued_index
+from penstock.tables.arrow.distinct_rows import Distinct, Numbers
+from penstock.tables.arrow.fold import Flags, earlier_images, missing_base_row, newest_images, omitted_values
 
 __all__ = ["RowLookup", "complete_images"]
 
@@ -44,7 +45,8 @@ def _completed(images: pa.RecordBatch, schema: TableSchema, look_up: RowLookup) 
     _, numbers = Distinct.of(keys, keys=True)
     earlier = earlier_images(kinds, numbers)
     found, missing = {}, {}
-    for index, lacks in omitted_values(images).items():
+    omitted = omitted_values(images)
+    for index, lacks in omitted.items():
         newest, _ = newest_images(earlier, lacks | (kinds == Image.BEFORE_KEY), numbers)
         at = np.where(lacks, newest, np.arange(len(newest)))
         in_base = lacks & (lacks | (kinds == Image.BEFORE_KEY))[at]
@@ -52,12 +54,29 @@ def _completed(images: pa.RecordBatch, schema: TableSchema, look_up: RowLookup) 
     needed = np.unique(np.concatenate([found[index][missing[index]] for index in found]))
     rows, place = _looked_up(images, schema, [key.take(pa.array(needed)) for key in keys], look_up, needed)
     arrays = list(columns.values())
+    rescued, texts = rescued_index(schema.columns), {}
     for index, at in found.items():
+        if rescued is not None:
+            name = schema.columns.names[index]
+            texts[name] = _texts(
+                name, columns[RESCUED], rows.column(rescued), at, missing[index], omitted[index], place
+            )
         both = pa.concat_arrays([arrays[index], rows.column(index)]) if len(needed) else arrays[index]
         taken = at.copy()
         taken[missing[index]] = len(images) + place[at[missing[index]]]
         arrays[index] = both.take(pa.array(taken))
+    if rescued is not None:
+        arrays[rescued] = with_texts(arrays[rescued], texts)
     return arrays
+
+
+def _texts(
+    name: str, images: pa.Array, rows: pa.Array, at: Numbers, in_base: Flags, lacks: Flags, place: Numbers
+) -> pa.Array:
+    """Return the text of a column for the images that lack it, from an earlier image or a base row."""
+    both = pa.concat_arrays([text_of(images, name), text_of(rows, name)])
+    taken = np.where(in_base, len(images) + place[at], at)
+    return both.take(pa.array(taken, mask=~lacks))
 
 
 def _looked_up(

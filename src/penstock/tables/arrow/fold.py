@@ -16,6 +16,10 @@ row with *that* image's key. Pointers are followed by doubling: each step takes 
 
 All base values of a row are in one base row: it has one chain with one end.
 
+**Rescued values.** The text of a column is taken from where its value is taken from; see
+`penstock.changelog.rescued_texts`. If a value is in the base row, `RESCUED` counts as omitted, too: the row then adds
+the base row's texts of its omitted columns to its own.
+
 This module does not use Spark: Spark tasks call it, and so does the conversion of small ranges for Spark
 (`penstock.tables.log_tail`). `penstock.tables.fold` does the same for DataFrames of any size; the tests compare
 all of them with the same reference model.
@@ -29,9 +33,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.changelog.rescued_texts import text_of, with_texts
 from penstock.changelog.user_rows import whole_rows
 from penstock.errors import TableError
-from penstock.model import Image, TableName, TableSchema
+from penstock.model import RESCUED, Image, TableName, TableSchema, is_rescuable, rescued_index
 from penstock.positions import Lsn
 from penstock.tables.arrow.distinct_rows import Distinct, Numbers
 
@@ -127,6 +132,7 @@ def _fold_keys(images: pa.RecordBatch, schema: TableSchema, lsn: int, truncated:
     earlier = earlier_images(kinds, keys)
     unknown = omitted_values(images)
     sources, moved, left_out, rows = np.full(len(last), -1), np.zeros(len(last), np.bool_), {}, []
+    place, texts = rescued_index(schema.columns), {}
     for index, (name, values) in enumerate(columns.items()):
         if index not in unknown:
             rows.append(values.take(pa.array(last)))
@@ -139,6 +145,12 @@ def _fold_keys(images: pa.RecordBatch, schema: TableSchema, lsn: int, truncated:
         left_out[name] = np.flatnonzero(at_base)
         sources[at_base] = keys[found[at_base]]
         moved[at_base] = travelled[last[at_base]]
+        if place is not None and is_rescuable(values.type):
+            taken = pa.array(found, mask=at_base | ~lacks[last])
+            texts[name] = text_of(columns[RESCUED], name).take(taken)
+    if texts and place is not None:
+        rows[place] = with_texts(rows[place], texts)
+        left_out[RESCUED] = np.unique(np.concatenate([left_out[name] for name in texts]))
     table = pa.Table.from_arrays(rows, schema=schema.columns)
     named = pa.table({name: columns[name].take(pa.array(of_key)) for name in schema.key})
     return KeyedNet(schema, lsn, truncated, touched, named, table, present, sources, moved, left_out)

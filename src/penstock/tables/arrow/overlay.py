@@ -26,6 +26,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from penstock.changelog.rescued_texts import text_of, with_texts
+from penstock.model import RESCUED, is_rescuable, is_rescued
 from penstock.tables.arrow.distinct_rows import Numbers
 from penstock.tables.arrow.fold import KeyedNet, KeylessNet, missing_base_row
 
@@ -137,11 +139,29 @@ def _filled(net: KeyedNet, name: str, base: pa.Table, place: Numbers, there: Num
     own = net.rows.column(name)
     if name not in net.left_out:
         return own.take(pa.array(there))
+    if is_rescued(net.schema.columns.field(name)):
+        return _with_base_texts(net, base, place, there)
     at = np.arange(len(own))
     rows = np.intersect1d(net.left_out[name], there)
     at[rows] = len(own) + place[net.sources[rows]]
     both = pa.chunked_array([*own.chunks, *base.column(name).chunks], own.type)
     return both.take(pa.array(at[there]))
+
+
+def _with_base_texts(net: KeyedNet, base: pa.Table, place: Numbers, there: Numbers) -> pa.ChunkedArray:
+    """Return the column `RESCUED` of the rows `there`: their own texts, and those of omitted values in base rows."""
+    own, rescued = _one(net.rows.column(RESCUED).take(pa.array(there))), _one(base.column(RESCUED))
+    texts = {}
+    for name, rows in net.left_out.items():
+        if name != RESCUED and is_rescuable(net.schema.columns.field(name).type):
+            taken = np.isin(there, rows)
+            at = pa.array(place[net.sources[there]], mask=~taken)
+            texts[name] = text_of(rescued, name).take(at)
+    return pa.chunked_array([with_texts(own, texts)])
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
 
 
 # -- keyless tables -------------------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTab
 from penstock.sources.postgres.preflight.introspect import find_tables
 from penstock.sources.postgres.preflight.selection import ChosenTable
 from penstock.sources.postgres.types import BadValueError, PostgresType, TypeKind, codec_for, find_types
+from penstock.sources.postgres.types.rescue import decode_and_rescue
+from penstock.sources.postgres.types.text_printers import printer_for
 
 Connection = psycopg.Connection[Any]
 Cells = list[bytes | None]
@@ -272,6 +274,93 @@ def test_both_forms_are_what_postgres_prints(connection: Connection, sql_type: s
     assert accepted
 
 
+def columns(cells: Cells) -> tuple[Any, Any, Any]:
+    """The cells as the values of a column."""
+    wire = np.frombuffer(b"".join(cell or b"" for cell in cells), np.uint8)
+    length = np.array([-1 if cell is None else len(cell) for cell in cells], np.int32)
+    return wire, (np.cumsum(np.maximum(length, 0)) - np.maximum(length, 0)).astype(np.int32), length
+
+
+def check_rescued(kind: PostgresType, printed: Cells, sent: Cells) -> int:
+    """Compare the texts of values that cannot be represented with the output of Postgres; return their number."""
+    codec, results = codec_for(kind), []
+    for cells, is_text in ((printed, True), (sent, False)):
+        if codec.wants_text and not is_text:
+            continue
+        array, rescued = decode_and_rescue("v", kind, codec, *columns(cells), is_text=is_text)
+        array.validate(full=True)
+        texts = {} if rescued is None else dict(zip(rescued.rows.tolist(), rescued.texts.to_pylist(), strict=True))
+        for n, (cell, value) in enumerate(zip(printed, array.to_pylist(), strict=True)):
+            assert (n in texts) == (outcome(kind, cells[n], not is_text)[1] is not None)
+            expected = None if cell is None else cell.decode()
+            if n in texts:
+                assert (value, texts[n]) == (None, expected)
+            else:
+                assert (None if value is None else render(kind, value)) == expected
+        results.append(texts)
+    assert all(texts == results[0] for texts in results)
+    print_all = printer_for(kind)
+    if not codec.wants_text:
+        assert print_all is not None
+        assert print_all(*columns(sent)).to_pylist() == [None if cell is None else cell.decode() for cell in printed]
+    return len(results[0])
+
+
+@pytest.mark.parametrize("sql_type", [*NAMES, *(name for name in scalars if name not in ("money", "regclass"))])
+def test_rescued_texts_are_what_postgres_prints(connection: Connection, sql_type: str) -> None:
+    kind = described(connection, sql_type)
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @given(st.lists(st.none() | literals(kind), min_size=4, max_size=12))
+    def check_property(drawn: list[str | None]) -> None:
+        check_rescued(kind, *fetch(connection, sql_type, drawn))
+
+    check_property()
+
+
+UNREPRESENTABLE = {
+    "date": ["infinity", "-infinity", "0044-03-15 BC", "4714-11-24 BC", "10000-01-01", "5874897-12-31"],
+    "timestamp": ["infinity", "-infinity", "0001-12-31 23:59:59.5 BC", "294276-12-31 23:59:59.999999", "4714-11-24 BC"],
+    "timestamptz": ["infinity", "-infinity", "0044-03-15 12:00:00+01 BC", "294276-12-31 23:59:59.999999+00"],
+    "numeric(9,2)": ["NaN"],
+    "int4[]": ["{{1,2},{3,4}}", "[0:1]={1,2}", "[2:2]={NULL}", "{{{1}}}", "[-1:0][2:3]={{1,2},{3,4}}"],
+    "text[]": ['{{a,"b c"},{NULL,"NULL"}}', '[5:6]={"",nUll}', '{{"\\"",\\\\},{"{}",é}}'],
+    "box[]": ["{{(1,1),(0,0)};{(2,2),(1,1)}}"],
+    "date[]": ["{infinity,2026-01-01,NULL}", "{{-infinity},{2026-01-01}}", "[0:0]={2026-01-01}"],
+    "numeric(6,2)[]": ["{1.50,NaN}"],
+    "bytea[]": ['{{"\\\\x00ff"},{NULL}}'],
+    "float4[]": [
+        "{{1e6,1e-5},{0.1,16777216}}",
+        "{{3.4028235e38,1e-45},{NaN,-Infinity}}",
+        "{{1.1754944e-38,-0},{999999,1e5}}",
+    ],
+    "float8[]": ["{{1e15,1e-5},{0.1,5e-324}}"],
+    "bool[]": ["{{t,f},{NULL,t}}"],
+    "daterange": ["[2026-01-01,infinity)", "(-infinity,2026-01-01)", "[0044-03-15 BC,)"],
+    "tsrange": ['["2026-01-01 00:00:00",infinity]', '["0044-03-15 00:00:00 BC",]'],
+    "datemultirange": ["{[2026-01-01,2026-02-01),[2026-03-01,infinity)}"],
+    "tree": ['(1,,,"[-infinity,infinity)","{(,infinity)}",,,,,,,,,)'],
+    "wood[]": ['{"(7,,,\\"[\\\\\\"2026-01-01 00:00:00\\\\\\",infinity)\\",,,,,,,,,,)"}'],
+}
+"""The values of the types that cannot hold all of them; intervals follow, where the server has infinite ones."""
+
+
+@pytest.mark.parametrize("sql_type", [*UNREPRESENTABLE, "interval", "interval[]"])
+def test_values_that_cannot_be_represented(connection: Connection, sql_type: str) -> None:
+    if sql_type.startswith("interval"):
+        if connection.info.server_version < 170_000:
+            pytest.skip("infinite intervals are new in Postgres 17")
+        literals_ = (
+            ["infinity", "-infinity"] if sql_type == "interval" else ["{infinity,-infinity}", "{{1 day},{-1 h}}"]
+        )
+    else:
+        literals_ = UNREPRESENTABLE[sql_type]
+    kind = described(connection, sql_type)
+    printed, sent = fetch(connection, sql_type, [None, *literals_, None])
+    assert len(printed) == len(literals_) + 2, "Postgres accepts all of them"
+    assert check_rescued(kind, printed, sent) == len(literals_)
+
+
 @pytest.mark.any_version("the bytes are not those of a server")
 @pytest.mark.parametrize("sql_type", NAMES)
 def test_mutated_values_decode_or_are_rejected(connection: Connection, sql_type: str) -> None:
@@ -282,8 +371,14 @@ def test_mutated_values_decode_or_are_rejected(connection: Connection, sql_type:
     def check_property(drawn: list[str | None], random: Random) -> None:
         for binary, cells in enumerate(fetch(connection, sql_type, drawn)):
             for cell in cells * 4:
+                changed = mutated(cell or b"", random)
                 with contextlib.suppress(BadValueError):
-                    decoded(kind, [mutated(cell or b"", random)], bool(binary), check=False)
+                    decoded(kind, [changed], bool(binary), check=False)
+                with contextlib.suppress(BadValueError):
+                    form = columns([changed])
+                    decode_and_rescue("v", kind, codec_for(kind), *form, is_text=not binary)
+                    if binary and (print_all := printer_for(kind)) is not None:
+                        print_all(*form)
 
     check_property()
 
@@ -316,6 +411,20 @@ def test_arrays_that_a_list_cannot_hold(connection: Connection, literal: str) ->
             with pytest.raises(BadValueError, match=r"a list cannot hold.*`text columns`") as caught:
                 decoded(kind, cells, binary)
             assert caught.value.row == 2
+
+
+def test_type_that_only_the_server_can_print_is_not_rescued_from_binary(connection: Connection) -> None:
+    """The text of "char" depends on the version of the server; as text, it is what the server sent."""
+    connection.execute('CREATE TYPE lettered AS (letter "char", day date)')
+    kind = described(connection, "lettered")
+    assert printer_for(kind) is None
+    printed, sent = fetch(connection, "lettered", ["(a,2026-01-01)", "(b,infinity)"])
+    with pytest.raises(BadValueError, match=r"only the server can print; list the column in `text columns`") as caught:
+        decode_and_rescue("v", kind, codec_for(kind), *columns(sent), is_text=False)
+    assert caught.value.row == 1
+    _, rescued = decode_and_rescue("v", kind, codec_for(kind), *columns(printed), is_text=True)
+    assert rescued is not None
+    assert rescued.texts.to_pylist() == ["(b,infinity)"]
 
 
 def test_altered_composite_type(connection: Connection) -> None:

@@ -22,10 +22,10 @@ from typing import Any
 
 import psycopg
 
-from penstock.model import TableName
+from penstock.model import RESCUED, TableName
 from penstock.sources.postgres.captured_table import DECLARATION, CapturedColumn, CapturedTable, Declaration
 from penstock.sources.postgres.pgoutput.relations import Relation, RelationColumn
-from penstock.sources.postgres.types import UnsupportedTypeError, find_types
+from penstock.sources.postgres.types import BadValueError, UnsupportedTypeError, find_types
 
 __all__ = ["current_filenodes", "describe_added_columns"]
 
@@ -72,6 +72,8 @@ def describe_added_columns(
     """Return the table with the additional columns of `relation`; or the reason why their values are unknown."""
     added = []
     for declared in relation.columns[len(table.columns) :]:
+        if table.rescue and declared.name.lower() == RESCUED:
+            return f"column {declared.name} was added upstream, and on unrepresentable = 'rescue' uses this name"
         described = _describe(connection, table, declared)
         if isinstance(described, str):
             return f"column {declared.name} was added upstream: {described}"
@@ -107,4 +109,6 @@ def _supported(column: CapturedColumn) -> CapturedColumn | str:
         column.field()
     except UnsupportedTypeError as error:
         return f"its type is not supported: {error.reason}"
+    except BadValueError as bad:
+        return f"older rows have a default that cannot be stored: {bad.reason}"
     return column

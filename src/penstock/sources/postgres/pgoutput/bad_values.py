@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from penstock.model import TableName
-from penstock.sources.postgres.captured_table import CapturedColumn
+from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
 from penstock.sources.postgres.quoting import quoted, quoted_table
 from penstock.sources.postgres.types import KEEP_TEXT, PostgresType, TypeKind
 
@@ -37,8 +36,9 @@ def describe_bad_values(bad: Sequence[BadColumn]) -> str:
     )
 
 
-def bad_values_hint(table: TableName, bad: Sequence[BadColumn]) -> str:
+def bad_values_hint(captured: CapturedTable, bad: Sequence[BadColumn]) -> str:
     """Return how to find the rows, and what to do then."""
+    table = captured.name
     where = bad_values_condition([column for column, _ in bad])
     found = f" Find them with: SELECT * FROM {quoted_table(table)} WHERE {where};" if where else ""
     retry = f"Change such values upstream, then take a new snapshot: ALTER SOURCES … RETRY TABLE {table};"
@@ -47,7 +47,15 @@ def bad_values_hint(table: TableName, bad: Sequence[BadColumn]) -> str:
         return retry + found
     names = ", ".join(f"{table}.{name}" for name in texts)
     other = f" To keep them, set `text columns` = {names} (ALTER SOURCES … SET), or `exclude columns` to omit them."
-    return retry + found + other
+    return retry + found + other + _rescue_hint(captured, texts)
+
+
+def _rescue_hint(captured: CapturedTable, columns: Sequence[str]) -> str:
+    """Return that the option `on unrepresentable` keeps these values, or why it does not."""
+    keys = [name for name in columns if name in captured.key]
+    if keys:
+        return f" Values of key columns ({', '.join(keys)}) cannot be rescued." if captured.rescue else ""
+    return "" if captured.rescue else " Or set `on unrepresentable` = 'rescue', which stores their text beside the row."
 
 
 def bad_values_condition(columns: Sequence[CapturedColumn]) -> str:

@@ -16,6 +16,7 @@ from penstock.sources.postgres.pgoutput.bad_values import bad_values_hint, descr
 from penstock.sources.postgres.pgoutput.control_messages import PROTOCOL_HINT
 from penstock.sources.postgres.pgoutput.relations import Shape
 from penstock.sources.postgres.types import BadValueError
+from penstock.sources.postgres.types.rescue import RescuedTexts, decode_and_rescue, rescued_column
 
 __all__ = ["Changes", "RejectedChangeError", "build_chunk"]
 
@@ -64,10 +65,15 @@ def build_chunk(changes: Changes, shape: Shape) -> Chunk:
         off, length, tags = off[column_indexes], length[column_indexes], tags[column_indexes]
     off, length = off[:, :images], length[:, :images]
     _reject_missing_keys(shape, length, owner)
-    arrays = [
-        _column(shape, c, int(tags[c]), changes.buf, off[c], length[c], owner) for c in range(len(column_indexes))
-    ]
-    unchanged = _unchanged(length)
+    arrays: list[pa.Array] = []
+    texts: list[RescuedTexts] = []
+    for c in range(len(column_indexes)):
+        array, rescued = _column(shape, c, int(tags[c]), changes.buf, off[c], length[c], owner)
+        arrays.append(array)
+        texts += [] if rescued is None else [rescued]
+    if shape.table.rescued_index is not None:
+        arrays.insert(shape.table.rescued_index, rescued_column(images, texts))
+    unchanged = _unchanged(length, shape.table.rescued_index)
     tx, transactions = _transactions(changes, owner)
     row = pa.StructArray.from_arrays(arrays, fields=list(shape.schema.columns))
     stored = pa.RecordBatch.from_arrays(
@@ -80,8 +86,9 @@ def build_chunk(changes: Changes, shape: Shape) -> Chunk:
 
 def _reject_missing_keys(shape: Shape, length: npt.NDArray[np.int32], owner: npt.NDArray[np.int32]) -> None:
     """Reject rows whose key was not sent: they cannot be identified."""
+    names = [column.name for column in shape.table.columns]
     for name in shape.schema.key:
-        left_out = np.flatnonzero(length[shape.schema.columns.get_field_index(name)] == -2)
+        left_out = np.flatnonzero(length[names.index(name)] == -2)
         if len(left_out):
             why = f"an UPDATE omits the value of key column {name}, which is stored in TOAST"
             identity = f"Run: ALTER TABLE {shape.name} REPLICA IDENTITY FULL; then RETRY TABLE {shape.name}."
@@ -96,28 +103,35 @@ def _column(
     off: npt.NDArray[np.int32],
     length: npt.NDArray[np.int32],
     owner: npt.NDArray[np.int32],
-) -> pa.Array:
+) -> tuple[pa.Array, RescuedTexts | None]:
     """Decode one column; all its values have the same wire format."""
-    codec, name = shape.codecs[index], shape.table.columns[index].name
+    codec, column = shape.codecs[index], shape.table.columns[index]
     if tags == 3:
-        message = f"column {name} of {shape.name} received both as text and as binary from Postgres"
+        message = f"column {column.name} of {shape.name} received both as text and as binary from Postgres"
         raise ProtocolError(message, PROTOCOL_HINT)
     try:
-        return (codec.text if tags == 1 else codec.binary)(buf, off, length)
+        if shape.table.can_rescue(column):
+            return decode_and_rescue(column.name, column.type, codec, buf, off, length, is_text=tags == 1)
+        return (codec.text if tags == 1 else codec.binary)(buf, off, length), None
     except BadValueError as bad:
-        found = [(shape.table.columns[index], bad.reason)]
+        found = [(column, bad.reason)]
         raise RejectedChangeError(
-            int(owner[bad.row]), describe_bad_values(found), bad_values_hint(shape.name, found)
+            int(owner[bad.row]), describe_bad_values(found), bad_values_hint(shape.table, found)
         ) from bad
 
 
-def _unchanged(length: npt.NDArray[np.int32]) -> pa.Array:
-    """List per image the columns that were not sent because they did not change; null if all were sent."""
+def _unchanged(length: npt.NDArray[np.int32], inserted: int | None) -> pa.Array:
+    """List per image the columns that were not sent because they did not change; null if all were sent.
+
+    Columns are listed by their index in the schema, which has another column at the index `inserted`.
+    """
     kind = pa.list_(pa.field("item", pa.int32(), nullable=False))
     missing = length == -2
     if not missing.any():
         return pa.nulls(length.shape[1], kind)
     images, columns = np.nonzero(missing.T)
+    if inserted is not None:
+        columns = columns + (columns >= inserted)
     counts = np.bincount(images, minlength=length.shape[1])
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     values = pa.array(columns.astype(np.int32))

@@ -20,7 +20,7 @@ from penstock.name_suggestions import nearest
 from penstock.sources.findings import Finding, error, info
 from penstock.sources.option_names import ColumnName
 from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
-from penstock.sources.postgres.options import Ownership, Partitions, PostgresOptions, Rules
+from penstock.sources.postgres.options import OnUnrepresentable, Ownership, Partitions, PostgresOptions, Rules
 from penstock.sources.postgres.preflight.introspect import UpstreamColumn, UpstreamTable
 from penstock.sources.postgres.replication.meta_tables import META_TABLES
 from penstock.sources.postgres.replication.publication import Publication, PublishedTable
@@ -39,6 +39,8 @@ class ChosenTable:
     alias: str | None = None
     excluded: frozenset[str] = frozenset()
     as_text: frozenset[str] = frozenset()
+    rescue: bool = False
+    """Whether values that the type of their column cannot hold are kept as text."""
     published: PublishedTable | None = None
     """How the user's publication publishes it; None if Penstock manages the publication."""
     can_list: bool = False
@@ -102,6 +104,7 @@ class ChosenTable:
             row_filter=self.published.row_filter if self.published else None,
             column_list=self.column_list,
             ignored=tuple(c.name for c in self.streamed_columns if c.name in self.excluded),
+            rescue=self.rescue,
         )
 
     def refused_columns(self) -> list[tuple[UpstreamColumn, str]]:
@@ -142,6 +145,7 @@ def choose(
             alias=aliases.get(table.name),
             excluded=excluded.get(table.name, frozenset()),
             as_text=as_text.get(table.name, frozenset()),
+            rescue=options.on_unrepresentable is OnUnrepresentable.RESCUE,
             published=publication.table(table.name) if publication else None,
             can_list=managed and version >= 150000 and options.rules is Rules.OPEN,
             version=version,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.model import is_reserved
+from penstock.model import RESCUED, is_reserved
 from penstock.sources.findings import Finding, error, info
 from penstock.sources.postgres.options import Ownership, PostgresOptions
 from penstock.sources.postgres.preflight.introspect import UpstreamColumn, UpstreamTable
@@ -204,6 +204,11 @@ def _check_names(table: ChosenTable) -> list[Finding]:
         found.append(error(about, f"its columns {name} differ only in case", "Rename or exclude one."))
     for name in filter(is_reserved, names):
         found.append(error(about, f'column name "{name}" is reserved by Penstock', "Rename or exclude the column."))
+    for column in (c for c in table.captured_columns if table.rescue and c.name.lower() == RESCUED):
+        why = f"it has a column {column.name}, the name of the column that on unrepresentable = 'rescue' adds"
+        place = f"{table.name}.{column.name}"
+        hint = f"Rename it, exclude it (exclude columns = {place}), or use on unrepresentable = 'stop'."
+        found.append(error(about, why, hint))
     return found
 
 

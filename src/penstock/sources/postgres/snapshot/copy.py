@@ -34,6 +34,7 @@ from penstock.sources.postgres.replication.pump import Drained, Pump
 from penstock.sources.postgres.replication.slot import import_snapshot
 from penstock.sources.postgres.snapshot.copy_format import COUNT, HEADER, split_rows
 from penstock.sources.postgres.types import BadValueError
+from penstock.sources.postgres.types.rescue import RescuedTexts, decode_and_rescue, rescued_column
 
 __all__ = [
     "PageRange",
@@ -273,25 +274,34 @@ def _batches(
         if rows:
             arrays: list[pa.Array] = []
             bad: list[BadColumn] = []
+            texts: list[RescuedTexts] = []
             for c, column in enumerate(columns):
                 try:
-                    arrays.append(_column(column, buffer, off[c, :rows], length[c, :rows]))
+                    array, rescued = _column(table, column, buffer, off[c, :rows], length[c, :rows])
                 except BadValueError as value:
                     bad.append((column, value.reason))
+                    continue
+                arrays.append(array)
+                texts += [] if rescued is None else [rescued]
             if bad:
                 message = f"{table.name} cannot be copied: {describe_bad_values(bad)}"
-                raise TableError(str(table.name), lsn, message, bad_values_hint(table.name, bad))
+                raise TableError(str(table.name), lsn, message, bad_values_hint(table, bad))
+            if table.rescued_index is not None:
+                arrays.insert(table.rescued_index, rescued_column(rows, texts))
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _column(
+    table: CapturedTable,
     column: CapturedColumn,
     buffer: npt.NDArray[np.uint8],
     off: npt.NDArray[np.int32],
     length: npt.NDArray[np.int32],
-) -> pa.Array:
-    codec = column.codec()
-    return (codec.text if column.sent_as_text else codec.binary)(buffer, off, length)
+) -> tuple[pa.Array, RescuedTexts | None]:
+    codec, is_text = column.codec(), column.sent_as_text
+    if table.can_rescue(column):
+        return decode_and_rescue(column.name, column.type, codec, buffer, off, length, is_text=is_text)
+    return (codec.text if is_text else codec.binary)(buffer, off, length), None
 
 
 def _one_line(message: bytes) -> str:

@@ -100,7 +100,7 @@ class WindowReader(Windows):
     def key_values(self, keys: Sequence[Key]) -> pa.Table:
         """Return keys as values of their columns, as Postgres parses them."""
         columns = tuple(column for name in self._table.key for column in self._table.columns if column.name == name)
-        table = with_fields(self._table, columns=columns)
+        table = with_fields(self._table, columns=columns, rescue=False)
         listed = sql.SQL(", ").join(select_expression(column) for column in columns)
         parts: list[pa.RecordBatch] = []
         for i in _steps(keys):

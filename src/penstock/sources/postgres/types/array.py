@@ -18,12 +18,35 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, Bytes, ColumnCodec, Ints, Mask
 from penstock.sources.postgres.types.column import lists
-from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, Kernel, blame, inlined, kernel, start
-from penstock.sources.postgres.types.nested import CHANGED, copy_quoted, elements, first_bad_row, int32_at, total_bytes
+from penstock.sources.postgres.types.kernel import (
+    FINE,
+    I32,
+    IN8,
+    IN32,
+    STRICT,
+    U8,
+    Kernel,
+    blame,
+    inlined,
+    kernel,
+    start,
+)
+from penstock.sources.postgres.types.nested import (
+    CHANGED,
+    copy_quoted,
+    elements,
+    first_bad_row,
+    found_elements,
+    int32_at,
+    total_bytes,
+)
 
 __all__ = ["array", "vector"]
+
+_Elements = tuple[Bytes, Ints, Ints, Ints]
+"""The elements of a column of arrays: `buf`, `off`, `length`, and the offsets that map elements to rows."""
 
 _MALFORMED, _DIMENSIONS, _BOUND, _ELEMENT = range(4)
 _REASONS = (
@@ -44,9 +67,17 @@ def _is_null(buf: Bytes, at: int) -> Any:
     return buf[at] | 32 == 110 and buf[at + 1] | 32 == 117 and buf[at + 2] | 32 == 108 and buf[at + 3] | 32 == 108
 
 
-@kernel(nb.int64(IN8, IN32, IN32, nb.uint8, I32, U8, I32, I32))
+@kernel(nb.int64(IN8, IN32, IN32, nb.uint8, U8, I32, U8, I32, I32))
 def _split_text(
-    buf: Bytes, off: Ints, length: Ints, comma: int, offsets: Ints, data: Bytes, to_off: Ints, to_length: Ints
+    buf: Bytes,
+    off: Ints,
+    length: Ints,
+    comma: int,
+    found: Bytes,
+    offsets: Ints,
+    data: Bytes,
+    to_off: Ints,
+    to_length: Ints,
 ) -> int:
     n: Any = np.int64(0)
     to: Any = np.int64(0)
@@ -57,12 +88,19 @@ def _split_text(
         at = start(off, r)
         end = at + length[r] - 1  # the closing brace
         if length[r] < 2 or buf[at] != 123 or buf[end] != 125:
-            return blame(r, _BOUND if length[r] > 1 and buf[at] == 91 and buf[end] == 125 else _MALFORMED)
+            is_array = length[r] > 1 and buf[at] == 91 and buf[end] == 125
+            if not is_array or not found.size:
+                return blame(r, _BOUND if is_array else _MALFORMED)
+            found[r] = 1
+            continue
         at += 1
         if at == end:
             continue
         if buf[at] == 123:
-            return blame(r, _DIMENSIONS)
+            if not found.size:
+                return blame(r, _DIMENSIONS)
+            found[r] = 1
+            continue
         while True:
             first = to
             null = False
@@ -89,9 +127,9 @@ def _split_text(
     return FINE
 
 
-@kernel(nb.int64(IN8, IN32, IN32, I32, U8, I32, I32))
+@kernel(nb.int64(IN8, IN32, IN32, U8, I32, U8, I32, I32))
 def _split_vector(
-    buf: Bytes, off: Ints, length: Ints, offsets: Ints, _data: Bytes, to_off: Ints, to_length: Ints
+    buf: Bytes, off: Ints, length: Ints, _found: Bytes, offsets: Ints, _data: Bytes, to_off: Ints, to_length: Ints
 ) -> int:
     n: Any = np.int64(0)
     for r in range(length.size):
@@ -136,9 +174,17 @@ def _header(buf: Bytes, at: int, size: int, bound: int, element: int) -> tuple[A
     return count, FINE if int32_at(buf, at + 16) == bound else _BOUND
 
 
-@kernel(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, I32, I32, I32))
+@kernel(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, U8, I32, I32, I32))
 def _split_binary(
-    buf: Bytes, off: Ints, length: Ints, bound: int, element: int, offsets: Ints, to_off: Ints, to_length: Ints
+    buf: Bytes,
+    off: Ints,
+    length: Ints,
+    bound: int,
+    element: int,
+    found: Bytes,
+    offsets: Ints,
+    to_off: Ints,
+    to_length: Ints,
 ) -> int:
     n: Any = np.int64(0)
     for r in range(length.size):
@@ -149,7 +195,10 @@ def _split_binary(
         end = at + length[r]
         count, reason = _header(buf, at, end - at, bound, element)
         if reason != FINE:
-            return blame(r, reason)
+            if not found.size or (reason != _DIMENSIONS and reason != _BOUND):
+                return blame(r, reason)
+            found[r] = 1
+            continue
         at += 20 if end - at > 12 else 12
         for _ in range(count):
             if end - at < 4:
@@ -171,26 +220,41 @@ def _split_binary(
 def _codec(oid: int, element: ColumnCodec, split_text: Kernel, options: tuple[int, ...], bound: int) -> ColumnCodec:
     arrow = pa.list_(element.arrow)
 
-    def text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+    def split_texts(buf: Bytes, off: Ints, length: Ints, found: Bytes) -> _Elements:
         size = total_bytes(length)
         offsets, data = np.zeros(length.size + 1, np.int32), np.empty(size, np.uint8)
         to_off, to_length = (
             np.empty(size // 2 + 1 + length.size, np.int32),
             np.empty(size // 2 + 1 + length.size, np.int32),
         )
-        BadValueError.check(split_text(buf, off, length, *options, offsets, data, to_off, to_length), _REASONS)
+        BadValueError.check(split_text(buf, off, length, *options, found, offsets, data, to_off, to_length), _REASONS)
         n, source = offsets[-1], data if split_text is _split_text else buf
-        return lists(arrow, offsets, elements(element.text, source, to_off[:n], to_length[:n], offsets), length)
+        return source, to_off[:n], to_length[:n], offsets
 
-    def binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+    def split_binaries(buf: Bytes, off: Ints, length: Ints, found: Bytes) -> _Elements:
         size = total_bytes(length) // 4 + 1
         offsets = np.zeros(length.size + 1, np.int32)
         to_off, to_length = np.empty(size, np.int32), np.empty(size, np.int32)
-        BadValueError.check(_split_binary(buf, off, length, bound, oid, offsets, to_off, to_length), _REASONS)
+        BadValueError.check(_split_binary(buf, off, length, bound, oid, found, offsets, to_off, to_length), _REASONS)
         n = offsets[-1]
-        return lists(arrow, offsets, elements(element.binary, buf, to_off[:n], to_length[:n], offsets), length)
+        return buf, to_off[:n], to_length[:n], offsets
 
-    return ColumnCodec(arrow, first_bad_row(text), first_bad_row(binary), element.wants_text)
+    def text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+        found = split_texts(buf, off, length, STRICT)
+        return lists(arrow, found[-1], elements(element.text, *found), length)
+
+    def binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+        found = split_binaries(buf, off, length, STRICT)
+        return lists(arrow, found[-1], elements(element.binary, *found), length)
+
+    def unrepresentable(buf: Bytes, off: Ints, length: Ints, is_text: bool) -> Mask:
+        marks = np.zeros(length.size, np.uint8)
+        parts = (split_texts if is_text else split_binaries)(buf, off, length, marks)
+        of_elements = found_elements(element.unrepresentable, *parts, is_text)
+        found = marks.view(np.bool_)
+        return found if of_elements is None else found | of_elements
+
+    return ColumnCodec(arrow, first_bad_row(text), first_bad_row(binary), element.wants_text, unrepresentable)
 
 
 def array(oid: int, element: ColumnCodec, delimiter: str = ",") -> ColumnCodec:

@@ -18,9 +18,9 @@ from numba import types as nb
 from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import check_size, gather_bytes, variable_width
 from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, kernel, start, uint
-from penstock.sources.postgres.types.text_output import NIBBLE, text_output_codec
+from penstock.sources.postgres.types.text_output import NIBBLE, put_hex, text_output_codec
 
-__all__ = ["BIT_STRING", "BYTEA"]
+__all__ = ["BIT_STRING", "BYTEA", "BYTEA_TEXT"]
 
 _BYTEA_REASONS = ("malformed bytea", "bytea in escape format; SET bytea_output = 'hex' for the session")
 
@@ -72,6 +72,30 @@ def _binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
 
 
 BYTEA = ColumnCodec(pa.binary(), _text, _binary)
+
+
+@kernel(nb.int64(IN8, IN32, IN32, I32, U8))
+def _print_hex(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
+    end: Any = np.int64(0)
+    for r in range(length.size):
+        offsets[r] = end
+        if length[r] < 0:
+            continue
+        at = start(off, r)
+        data[end] = 92
+        data[end + 1] = 120
+        end += 2
+        for k in range(length[r]):
+            end = put_hex(data, end, buf[at + k])
+    offsets[length.size] = end
+    return FINE
+
+
+def _hex_room(_buf: Bytes, _off: Ints, length: Ints) -> int:
+    return 2 * int((np.maximum(length, 0) + np.int64(1)).sum(dtype=np.int64))
+
+
+BYTEA_TEXT = text_output_codec(_print_hex, _hex_room, _BYTEA_REASONS)
 
 
 # -- bit, bit varying --------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ in the array, and the caller distinguishes them. Offsets and lengths are trusted
 splitter guarantees it. The bytes of a value are not trusted at all.
 
 A codec never loses information silently: it returns every value exactly, or raises `BadValueError` for the first one
-that it cannot represent.
+that it cannot represent. If some valid values cannot be represented, the codec can also find all of them at once
+(`unrepresentable`), so that a caller can keep their text instead (see `penstock.sources.postgres.types.rescue`).
 
 Some types have a binary form that cannot be printed without the server (its locale, its catalogs). Their codec
 `wants_text`: such a column has to be requested as text, and its binary form is rejected.
@@ -31,7 +32,9 @@ __all__ = [
     "Bytes",
     "ColumnCodec",
     "Decode",
+    "Find",
     "Ints",
+    "Mask",
     "UnsupportedTypeError",
 ]
 
@@ -43,7 +46,10 @@ KEEP_TEXT = "; list the column in `text columns` to store it as text"
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int32]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 Decode: TypeAlias = Callable[[Bytes, Ints, Ints], pa.Array]
+Find: TypeAlias = Callable[[Bytes, Ints, Ints, bool], Mask]
+"""`(buf, off, length, is_text)` → which values are valid, but cannot be held by the Arrow type."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,8 @@ class ColumnCodec:
     binary: Decode
     wants_text: bool = False
     """Whether values have to be sent as text; the binary form is rejected."""
+    unrepresentable: Find | None = None
+    """Finds all values that are valid, but cannot be represented; None if there are no such values."""
 
 
 class BadValueError(Exception):

@@ -37,7 +37,7 @@ from penstock.sources.postgres.types.temporal import (
 )
 from penstock.sources.postgres.types.text import INTERNAL_CHAR, TEXT, TEXT_ONLY, VERSIONED
 
-__all__ = ["BY_NAME", "BY_OID", "codec_for", "text_codec_for"]
+__all__ = ["BY_NAME", "BY_OID", "codec_for", "delimiter_of", "text_codec_for"]
 
 BY_OID = {
     16: BOOLEAN,
@@ -132,7 +132,7 @@ def codec_for(kind: PostgresType) -> ColumnCodec:
         return _base(kind)
     part = codec_for(kind.of)
     if kind.kind is TypeKind.ARRAY:
-        return array(kind.of.oid, part, _delimiter(kind.of))
+        return array(kind.of.oid, part, delimiter_of(kind.of))
     if kind.kind is TypeKind.RANGE:
         return range_of(part)
     return multirange(part) if kind.kind is TypeKind.MULTIRANGE else part
@@ -162,7 +162,7 @@ def _base(kind: PostgresType) -> ColumnCodec:
     return codec_for(known)
 
 
-def _delimiter(element: PostgresType) -> str:
+def delimiter_of(element: PostgresType) -> str:
     """Return the delimiter of array elements: a domain has that of its base type."""
     while element.kind is TypeKind.DOMAIN and element.of is not None:
         element = element.of

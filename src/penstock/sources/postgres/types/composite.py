@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints, Mask
 from penstock.sources.postgres.types.column import structs
 from penstock.sources.postgres.types.kernel import FINE, IN8, IN32, U8, blame, kernel, start, unrolled
 from penstock.sources.postgres.types.nested import CHANGED, copy_quoted, first_bad_row, int32_at, total_bytes
 
-__all__ = ["composite"]
+__all__ = ["composite", "split_fields"]
 
 _MALFORMED, _CHANGED = range(2)
 _REASONS = ("malformed composite value", CHANGED)
@@ -115,26 +115,45 @@ def _split_binary(buf: Bytes, off: Ints, length: Ints, oids: Any, to_off: Any, t
     return FINE
 
 
+def split_fields(buf: Bytes, off: Ints, length: Ints, oids: Any, is_text: bool) -> tuple[Bytes, Any, Any]:
+    """Return `buf`, and `off` and `length` of each field; `oids` are the types of the fields."""
+    shape = (oids.size, length.size)
+    to_off, to_length = np.empty(shape, np.int32), np.empty(shape, np.int32)
+    if is_text:
+        data = np.empty(total_bytes(length), np.uint8)
+        BadValueError.check(_split_text(buf, off, length, data, to_off, to_length), _REASONS)
+        return data, to_off, to_length
+    BadValueError.check(_split_binary(buf, off, length, oids, to_off, to_length), _REASONS)
+    return buf, to_off, to_length
+
+
 def composite(names: Sequence[str], oids: Sequence[int], codecs: Sequence[ColumnCodec]) -> ColumnCodec:
     """Return the codec of a composite type with these fields, in their order."""
     arrow = pa.struct([pa.field(name, codec.arrow) for name, codec in zip(names, codecs, strict=True)])
     expected = np.array(oids, np.int64)
 
-    def grids(length: Ints) -> tuple[Any, Any]:
-        shape = (len(codecs), length.size)
-        return np.empty(shape, np.int32), np.empty(shape, np.int32)
-
     def text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-        data = np.empty(total_bytes(length), np.uint8)
-        to_off, to_length = grids(length)
-        BadValueError.check(_split_text(buf, off, length, data, to_off, to_length), _REASONS)
+        data, to_off, to_length = split_fields(buf, off, length, expected, True)
         parts = [codec.text(data, to_off[f], to_length[f]) for f, codec in enumerate(codecs)]
         return structs(arrow, parts, length)
 
     def binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-        to_off, to_length = grids(length)
-        BadValueError.check(_split_binary(buf, off, length, expected, to_off, to_length), _REASONS)
+        _, to_off, to_length = split_fields(buf, off, length, expected, False)
         parts = [codec.binary(buf, to_off[f], to_length[f]) for f, codec in enumerate(codecs)]
         return structs(arrow, parts, length)
 
-    return ColumnCodec(arrow, first_bad_row(text), first_bad_row(binary), any(codec.wants_text for codec in codecs))
+    def unrepresentable(buf: Bytes, off: Ints, length: Ints, is_text: bool) -> Mask:
+        data, to_off, to_length = split_fields(buf, off, length, expected, is_text)
+        found = np.zeros(length.size, np.bool_)
+        for f, codec in enumerate(codecs):
+            if codec.unrepresentable is not None:
+                found |= codec.unrepresentable(data, to_off[f], to_length[f], is_text)
+        return found
+
+    return ColumnCodec(
+        arrow,
+        first_bad_row(text),
+        first_bad_row(binary),
+        any(codec.wants_text for codec in codecs),
+        unrepresentable if any(codec.unrepresentable for codec in codecs) else None,
+    )

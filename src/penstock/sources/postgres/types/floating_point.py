@@ -17,7 +17,8 @@ library that includes the bounds, as Arrow and Python do, prints 5.2396298908729
 The interval around the double is multiplied by a power of five from a table and shifted. That gives its bounds as
 integers, exact except for digits that the shift drops; digits are then removed as long as the bounds differ.
 
-Any `extra_float_digits` above 0 prints like this, and sessions set 3. From 1e-4 up to 1e15 there is no exponent.
+Any `extra_float_digits` above 0 prints like this, and sessions set 3. From 1e-4 up to 1e15 (1e6 for reals) there is no
+exponent.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from numba import types as nb
 from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import fixed_width, gather_bytes
 from penstock.sources.postgres.types.integer import network_order
-from penstock.sources.postgres.types.kernel import FINE, IN8, IN32, blame, inlined, kernel, start
+from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, inlined, kernel, start, uint
+from penstock.sources.postgres.types.text_output import fixed_room, text_output_codec
 
-__all__ = ["DOUBLE", "REAL", "put_double"]
+__all__ = ["DOUBLE", "DOUBLE_TEXT", "REAL", "REAL_TEXT", "put_double"]
 
 
 _0, _1, _2, _4, _5, _10 = (np.uint64(v) for v in (0, 1, 2, 4, 5, 10))
@@ -67,7 +69,8 @@ _POWER = _split(
     [5**q >> b if (b := (5**q).bit_length() - _BITS) >= 0 else 5**q << -b for q in range(326)],
 )
 
-_HIDDEN = np.uint64(2**52)
+_HIDDEN, _HIDDEN_REAL = np.uint64(2**52), np.uint64(2**23)
+_BIAS, _BIAS_REAL = 1077, 152
 
 
 @inlined
@@ -93,13 +96,11 @@ def _divides_5(value: Any, power: int) -> bool:
 
 
 @inlined
-def _shortest(bits: Any) -> tuple[Any, int]:
-    """Return digits and power of ten of a finite nonzero double; `bits` are its bits without the sign."""
-    mantissa = bits & _MASK52
-    exponent: Any = np.int64(bits >> np.uint64(52))
+def _shortest(mantissa: Any, exponent: Any, hidden: Any, bias: int) -> tuple[Any, int]:
+    """Return digits and power of ten of a finite nonzero float, given by the parts of its bits, without the sign."""
     wide = np.uint64(mantissa != _0 or exponent <= 1)  # below a power of two the interval is half as wide
-    e2 = max(exponent, 1) - 1077
-    middle = _4 * (mantissa | _HIDDEN if exponent else mantissa)
+    e2 = max(exponent, 1) - bias
+    middle = _4 * (mantissa | hidden if exponent else mantissa)
     zeros = False
     if e2 >= 0:
         q = (e2 * 78913 >> 18) - (e2 > 3)
@@ -176,7 +177,31 @@ def put_double(data: Bytes, end: Any, bits: Any) -> Any:
     if size == _0:
         data[end] = 48
         return end + 1
-    digits, power = _shortest(size)
+    digits, power = _shortest(size & _MASK52, np.int64(size >> np.uint64(52)), _HIDDEN, _BIAS)
+    return _put_decimal(data, end, digits, power, 15)
+
+
+@inlined
+def _put_real(data: Bytes, end: Any, bits: Any) -> Any:
+    """Write a float of 32 bits, as Postgres does; return the offset after it."""
+    size = bits & np.uint64(2**31 - 1)
+    if size > np.uint64(0xFF << 23):
+        return _put_word(data, end, True)
+    if bits != size:
+        data[end] = 45
+        end += 1
+    if size == np.uint64(0xFF << 23):
+        return _put_word(data, end, False)
+    if size == _0:
+        data[end] = 48
+        return end + 1
+    digits, power = _shortest(size & np.uint64(2**23 - 1), np.int64(size >> np.uint64(23)), _HIDDEN_REAL, _BIAS_REAL)
+    return _put_decimal(data, end, digits, power, 6)
+
+
+@inlined
+def _put_decimal(data: Bytes, end: Any, digits: Any, power: Any, most: int) -> Any:
+    """Write digits × 10^power; with an exponent below 1e-4, and from 10^most on."""
     while digits % _10 == _0:
         digits //= _10
         power += 1
@@ -186,7 +211,7 @@ def put_double(data: Bytes, end: Any, bits: Any) -> Any:
         count += 1
         rest //= _10
     exponent = power + count - 1
-    if exponent < -4 or exponent >= 15:
+    if exponent < -4 or exponent >= most:
         end = _put_digits(data, end, digits, count, 1)
         data[end] = 101
         data[end + 1] = 45 if exponent < 0 else 43
@@ -306,3 +331,34 @@ def _codec(arrow: pa.DataType, dtype: Any, bits: Any) -> ColumnCodec:
 
 REAL = _codec(pa.float32(), np.float32, np.int32)
 DOUBLE = _codec(pa.float64(), np.float64, np.int64)
+
+
+# -- floats as text ----------------------------------------------------------------------------------------------------
+
+_MOST_PRINTED = 32
+_WIDTH_REASONS = ("binary value of the wrong length",)
+
+
+@kernel(nb.int64(IN8, IN32, IN32, nb.int64, I32, U8))
+def _print_floats(buf: Bytes, off: Ints, length: Ints, width: int, offsets: Ints, data: Bytes) -> int:
+    end: Any = np.int64(0)
+    for r in range(length.size):
+        offsets[r] = end
+        if length[r] < 0:
+            continue
+        if length[r] != width:
+            return blame(r, 0)
+        bits = uint(buf, start(off, r), width)
+        end = put_double(data, end, bits) if width == 8 else _put_real(data, end, bits)
+    offsets[length.size] = end
+    return FINE
+
+
+def _text_codec(width: int) -> ColumnCodec:
+    def print_all(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
+        return int(_print_floats(buf, off, length, width, offsets, data))
+
+    return text_output_codec(print_all, fixed_room(_MOST_PRINTED), _WIDTH_REASONS)
+
+
+REAL_TEXT, DOUBLE_TEXT = _text_codec(4), _text_codec(8)

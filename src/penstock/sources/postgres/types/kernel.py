@@ -5,7 +5,8 @@ its first call or by `compile_all`, and cached on disk (`penstock.kernel_cache`)
 Inputs are declared read-only: numba then accepts writable arrays too, and never compiles a second variant.
 
 A kernel that can encounter a bad value returns a *verdict*: `FINE`, or the row and the number of the reason packed into
-one integer by `blame`. `BadValueError.check` turns it into an exception.
+one integer by `blame`. `BadValueError.check` turns it into an exception. A kernel of a type that cannot hold all values
+can also mark them, one byte for each value, and proceed; bytes that are not a value of the type are always blamed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ __all__ = [
     "I64",
     "IN8",
     "IN32",
+    "STRICT",
     "U8",
     "U64",
     "Kernel",
@@ -51,6 +53,9 @@ U64 = nb.uint64[::1]
 I16 = nb.int16[::1]
 I32 = nb.int32[::1]
 I64 = nb.int64[::1]
+
+STRICT = np.empty(0, np.uint8)
+"""Passed to a kernel in place of memory for marks: it then blames the first value that a type cannot hold."""
 
 _all: list[Kernel] = []
 

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.sources.postgres.types.codec import BadValueError, Bytes, Decode, Ints
+from penstock.sources.postgres.types.codec import BadValueError, Bytes, Decode, Find, Ints, Mask
 from penstock.sources.postgres.types.column import check_size
 from penstock.sources.postgres.types.kernel import inlined, unrolled
 
-__all__ = ["CHANGED", "copy_quoted", "elements", "first_bad_row", "int32_at", "total_bytes"]
+__all__ = ["CHANGED", "copy_quoted", "elements", "first_bad_row", "found_elements", "int32_at", "total_bytes"]
 
 CHANGED = (
     "the type changed upstream since capture began; run ALTER SOURCES … RETRY TABLE to take a new snapshot of the table"
@@ -82,6 +82,14 @@ def first_bad_row(decode: Decode) -> Decode:
         return array
 
     return decode_to_first_bad_row
+
+
+def found_elements(find: Find | None, buf: Bytes, off: Ints, length: Ints, offsets: Ints, is_text: bool) -> Mask | None:
+    """Return which rows have an element that cannot be represented; None if there are no such elements."""
+    if find is None:
+        return None
+    before = np.concatenate([[0], np.cumsum(find(buf, off, length, is_text))])
+    return np.asarray(before[offsets[1:]] > before[offsets[:-1]])
 
 
 def elements(decode: Decode, buf: Bytes, off: Ints, length: Ints, offsets: Ints) -> pa.Array:

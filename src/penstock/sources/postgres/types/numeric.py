@@ -23,13 +23,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, Bytes, ColumnCodec, Ints, Mask
 from penstock.sources.postgres.types.column import fixed_width, gather_bytes, variable_width
 from penstock.sources.postgres.types.kernel import (
     FINE,
     I32,
     IN8,
     IN32,
+    STRICT,
     U8,
     U64,
     Kernel,
@@ -134,8 +135,8 @@ def _text_value(buf: Bytes, at: Any, end: Any, precision: int, scale: int) -> tu
     return high, low, reason
 
 
-@kernel(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, U64))
-def _text_decimals(buf: Bytes, off: Ints, length: Ints, precision: int, scale: int, out: Any) -> int:
+@kernel(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, U64, U8))
+def _text_decimals(buf: Bytes, off: Ints, length: Ints, precision: int, scale: int, out: Any, found: Bytes) -> int:
     for r in range(length.size):
         out[2 * r] = 0
         out[2 * r + 1] = 0
@@ -146,7 +147,11 @@ def _text_decimals(buf: Bytes, off: Ints, length: Ints, precision: int, scale: i
         minus = at < end and buf[at] == 45
         high, low, reason = _text_value(buf, at + np.int64(minus), end, precision, scale)
         if reason != FINE:
-            return blame(r, _SPECIAL if reason == _MALFORMED and _is_special(buf, at, end) else reason)
+            reason = _SPECIAL if reason == _MALFORMED and _is_special(buf, at, end) else reason
+            if reason == _MALFORMED or not found.size:
+                return blame(r, reason)
+            found[r] = 1
+            continue
         _store(out, r, high, low, minus)
     return FINE
 
@@ -188,8 +193,8 @@ def _binary_value(buf: Bytes, at: int, count: int, power: int, precision: int) -
     return high, low, FINE
 
 
-@kernel(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, U64))
-def _binary_decimals(buf: Bytes, off: Ints, length: Ints, precision: int, scale: int, out: Any) -> int:
+@kernel(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, U64, U8))
+def _binary_decimals(buf: Bytes, off: Ints, length: Ints, precision: int, scale: int, out: Any, found: Bytes) -> int:
     for r in range(length.size):
         out[2 * r] = 0
         out[2 * r + 1] = 0
@@ -200,13 +205,19 @@ def _binary_decimals(buf: Bytes, off: Ints, length: Ints, precision: int, scale:
             return blame(r, _MALFORMED)
         sign = read16(buf, at + 4)
         if sign in (_NAN, _PLUS_INFINITY, _MINUS_INFINITY):
-            return blame(r, _SPECIAL)
+            if not found.size:
+                return blame(r, _SPECIAL)
+            found[r] = 1
+            continue
         if sign != 0 and sign != _NEGATIVE:
             return blame(r, _MALFORMED)
         weight = (read16(buf, at + 2) ^ 0x8000) - 0x8000
         high, low, reason = _binary_value(buf, at + 8, read16(buf, at), 4 * weight + scale, precision)
         if reason != FINE:
-            return blame(r, reason)
+            if reason == _MALFORMED or not found.size:
+                return blame(r, reason)
+            found[r] = 1
+            continue
         _store(out, r, high, low, sign == _NEGATIVE)
     return FINE
 
@@ -350,9 +361,9 @@ def numeric(typmod: int) -> ColumnCodec:
         return _NUMERIC_TEXT
     arrow = pa.decimal128(precision, scale)
 
-    def decode(fill: Kernel, buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+    def decode(fill: Kernel, buf: Bytes, off: Ints, length: Ints, found: Bytes = STRICT) -> pa.Array:
         out: npt.NDArray[np.uint64] = np.empty(2 * length.size, np.uint64)
-        BadValueError.check(fill(buf, off, length, precision, scale, out), _DECIMAL_REASONS)
+        BadValueError.check(fill(buf, off, length, precision, scale, out, found), _DECIMAL_REASONS)
         return fixed_width(arrow, out, length)
 
     def text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
@@ -361,4 +372,9 @@ def numeric(typmod: int) -> ColumnCodec:
     def binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
         return decode(_binary_decimals, buf, off, length)
 
-    return ColumnCodec(arrow, text, binary)
+    def unrepresentable(buf: Bytes, off: Ints, length: Ints, is_text: bool) -> Mask:
+        found = np.zeros(length.size, np.uint8)
+        decode(_text_decimals if is_text else _binary_decimals, buf, off, length, found)
+        return found.view(np.bool_)
+
+    return ColumnCodec(arrow, text, binary, unrepresentable=unrepresentable)

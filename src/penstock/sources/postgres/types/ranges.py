@@ -16,12 +16,19 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints, Mask
 from penstock.sources.postgres.types.column import flags, lists, structs
 from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, inlined, kernel, start, unrolled
-from penstock.sources.postgres.types.nested import copy_quoted, elements, first_bad_row, int32_at, total_bytes
+from penstock.sources.postgres.types.nested import (
+    copy_quoted,
+    elements,
+    first_bad_row,
+    found_elements,
+    int32_at,
+    total_bytes,
+)
 
-__all__ = ["multirange", "range_of"]
+__all__ = ["multirange", "range_of", "split_bounds", "split_members"]
 
 _REASONS = ("malformed range",)
 _GRID = nb.int32[:, ::1]
@@ -129,20 +136,26 @@ def _range_type(bound: pa.DataType) -> pa.DataType:
     return pa.struct([("lower", bound), ("upper", bound), *inclusive])
 
 
+def split_bounds(buf: Bytes, off: Ints, length: Ints, is_text: bool) -> tuple[Bytes, Any, Any, Any]:
+    """Return `buf`, `off` and `length` of both bounds, and the flags: lower and upper inclusive, empty."""
+    to_off, to_length = np.empty((2, length.size), np.int32), np.empty((2, length.size), np.int32)
+    out = np.empty((3, length.size), np.uint8)
+    if is_text:
+        data = np.empty(total_bytes(length), np.uint8)
+        verdict = _split_text(buf, off, length, data, to_off, to_length, out)
+    else:
+        data = buf
+        verdict = _split_binary(buf, off, length, to_off, to_length, out)
+    BadValueError.check(verdict, _REASONS)
+    return data, to_off, to_length, out
+
+
 def range_of(bound: ColumnCodec) -> ColumnCodec:
     """Return the codec of a range whose bounds have this codec."""
     arrow = _range_type(bound.arrow)
 
     def decode(text: bool, buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-        to_off, to_length = np.empty((2, length.size), np.int32), np.empty((2, length.size), np.int32)
-        out = np.empty((3, length.size), np.uint8)
-        if text:
-            data = np.empty(total_bytes(length), np.uint8)
-            verdict = _split_text(buf, off, length, data, to_off, to_length, out)
-        else:
-            data = buf
-            verdict = _split_binary(buf, off, length, to_off, to_length, out)
-        BadValueError.check(verdict, _REASONS)
+        data, to_off, to_length, out = split_bounds(buf, off, length, text)
         bounds = [(bound.text if text else bound.binary)(data, to_off[side], to_length[side]) for side in range(2)]
         return structs(arrow, [*bounds, *(flags(out[k], length) for k in range(3))], length)
 
@@ -152,7 +165,14 @@ def range_of(bound: ColumnCodec) -> ColumnCodec:
     def from_binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
         return decode(False, buf, off, length)
 
-    return ColumnCodec(arrow, first_bad_row(from_text), first_bad_row(from_binary), bound.wants_text)
+    def unrepresentable(buf: Bytes, off: Ints, length: Ints, is_text: bool) -> Mask:
+        assert bound.unrepresentable is not None
+        data, to_off, to_length, _ = split_bounds(buf, off, length, is_text)
+        lower, upper = (bound.unrepresentable(data, to_off[side], to_length[side], is_text) for side in range(2))
+        return lower | upper
+
+    find = unrepresentable if bound.unrepresentable is not None else None
+    return ColumnCodec(arrow, first_bad_row(from_text), first_bad_row(from_binary), bound.wants_text, find)
 
 
 @unrolled
@@ -230,18 +250,24 @@ def _ranges_binary(buf: Bytes, off: Ints, length: Ints, offsets: Ints, to_off: I
     return FINE
 
 
+def split_members(buf: Bytes, off: Ints, length: Ints, is_text: bool) -> tuple[Bytes, Ints, Ints, Ints]:
+    """Return `buf`, `off` and `length` of the ranges of multiranges, and the offsets that map them to rows."""
+    size = total_bytes(length) // 3 + 1
+    offsets = np.zeros(length.size + 1, np.int32)
+    to_off, to_length = np.empty(size, np.int32), np.empty(size, np.int32)
+    split = _ranges_text if is_text else _ranges_binary
+    BadValueError.check(split(buf, off, length, offsets, to_off, to_length), _REASONS)
+    n = offsets[-1]
+    return buf, to_off[:n], to_length[:n], offsets
+
+
 def multirange(member: ColumnCodec) -> ColumnCodec:
     """Return the codec of a multirange whose ranges have this codec."""
     arrow = pa.list_(member.arrow)
 
     def decode(text: bool, buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-        size = total_bytes(length) // 3 + 1
-        offsets = np.zeros(length.size + 1, np.int32)
-        to_off, to_length = np.empty(size, np.int32), np.empty(size, np.int32)
-        split = _ranges_text if text else _ranges_binary
-        BadValueError.check(split(buf, off, length, offsets, to_off, to_length), _REASONS)
-        n, decoder = offsets[-1], member.text if text else member.binary
-        return lists(arrow, offsets, elements(decoder, buf, to_off[:n], to_length[:n], offsets), length)
+        found = split_members(buf, off, length, text)
+        return lists(arrow, found[-1], elements(member.text if text else member.binary, *found), length)
 
     def from_text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
         return decode(True, buf, off, length)
@@ -249,4 +275,10 @@ def multirange(member: ColumnCodec) -> ColumnCodec:
     def from_binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
         return decode(False, buf, off, length)
 
-    return ColumnCodec(arrow, first_bad_row(from_text), first_bad_row(from_binary), member.wants_text)
+    def unrepresentable(buf: Bytes, off: Ints, length: Ints, is_text: bool) -> Mask:
+        found = found_elements(member.unrepresentable, *split_members(buf, off, length, is_text), is_text)
+        assert found is not None
+        return found
+
+    find = unrepresentable if member.unrepresentable is not None else None
+    return ColumnCodec(arrow, first_bad_row(from_text), first_bad_row(from_binary), member.wants_text, find)

@@ -23,9 +23,22 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, Bytes, ColumnCodec, Ints, Mask
 from penstock.sources.postgres.types.column import fixed_width
-from penstock.sources.postgres.types.kernel import FINE, I32, I64, IN8, IN32, U8, blame, inlined, kernel, start, uint
+from penstock.sources.postgres.types.kernel import (
+    FINE,
+    I32,
+    I64,
+    IN8,
+    IN32,
+    STRICT,
+    U8,
+    blame,
+    inlined,
+    kernel,
+    start,
+    uint,
+)
 from penstock.sources.postgres.types.text_output import fixed_room, put_number, put_two_digits, text_output_codec
 
 __all__ = [
@@ -153,8 +166,9 @@ def _reason(buf: Bytes, at: int, end: int) -> int:
     return _INFINITE if infinite else _MALFORMED
 
 
-@kernel(*(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, nb.int64, out) for out in (I32, I64)))
-def _text(buf: Bytes, off: Ints, length: Ints, kind: int, first: int, last: int, out: Any) -> int:
+@kernel(*(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, nb.int64, out, U8) for out in (I32, I64)))
+def _text(buf: Bytes, off: Ints, length: Ints, kind: int, first: int, last: int, out: Any, found: Bytes) -> int:
+    # If `found` is not empty, values that the type cannot hold are marked there, and not blamed.
     for r in range(length.size):
         if length[r] < 0:
             out[r] = 0
@@ -167,16 +181,18 @@ def _text(buf: Bytes, off: Ints, length: Ints, kind: int, first: int, last: int,
         else:
             value = _microseconds(buf, at, end, kind == _TIMESTAMPTZ)
             is_valid = value != _NOT_A_TIME
-        if not is_valid:
-            return blame(r, _reason(buf, at, end))
-        if value < first or value > last:
-            return blame(r, _OUTSIDE)
+        if not is_valid or value < first or value > last:
+            reason = _OUTSIDE if is_valid else _reason(buf, at, end)
+            if reason == _MALFORMED or not found.size:
+                return blame(r, reason)
+            found[r] = 1
+            continue
         out[r] = value
     return FINE
 
 
-@kernel(*(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, nb.int64, out) for out in (I32, I64)))
-def _binary(buf: Bytes, off: Ints, length: Ints, epoch: int, first: int, last: int, out: Any) -> int:
+@kernel(*(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, nb.int64, out, U8) for out in (I32, I64)))
+def _binary(buf: Bytes, off: Ints, length: Ints, epoch: int, first: int, last: int, out: Any, found: Bytes) -> int:
     width = out.itemsize
     spare = np.uint64(64 - 8 * width)
     most = np.int64((1 << (8 * width - 1)) - 1)
@@ -187,10 +203,11 @@ def _binary(buf: Bytes, off: Ints, length: Ints, epoch: int, first: int, last: i
         if length[r] != width:
             return blame(r, _WIDTH)
         value = np.int64(uint(buf, start(off, r), width) << spare) >> np.int64(spare)
-        if value == most or value == -most - 1:
-            return blame(r, _INFINITE)
         if value < first - epoch or value > last - epoch:
-            return blame(r, _OUTSIDE)
+            if not found.size:
+                return blame(r, _INFINITE if value == most or value == -most - 1 else _OUTSIDE)
+            found[r] = 1
+            continue
         out[r] = value + epoch
     return FINE
 
@@ -198,15 +215,21 @@ def _binary(buf: Bytes, off: Ints, length: Ints, epoch: int, first: int, last: i
 def _codec(arrow: pa.DataType, dtype: Any, kind: int, epoch: int, first: int, last: int) -> ColumnCodec:
     def text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
         out = np.empty(length.size, dtype)
-        BadValueError.check(_text(buf, off, length, kind, first, last, out), _REASONS)
+        BadValueError.check(_text(buf, off, length, kind, first, last, out, STRICT), _REASONS)
         return fixed_width(arrow, out, length)
 
     def binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
         out = np.empty(length.size, dtype)
-        BadValueError.check(_binary(buf, off, length, epoch, first, last, out), _REASONS)
+        BadValueError.check(_binary(buf, off, length, epoch, first, last, out, STRICT), _REASONS)
         return fixed_width(arrow, out, length)
 
-    return ColumnCodec(arrow, text, binary)
+    def unrepresentable(buf: Bytes, off: Ints, length: Ints, is_text: bool) -> Mask:
+        out, found = np.empty(length.size, dtype), np.zeros(length.size, np.uint8)
+        fill, of = (_text, kind) if is_text else (_binary, epoch)
+        BadValueError.check(fill(buf, off, length, of, first, last, out, found), _REASONS)
+        return found.view(np.bool_)
+
+    return ColumnCodec(arrow, text, binary, unrepresentable=unrepresentable)
 
 
 DATE = _codec(pa.date32(), np.int32, _DATE, _EPOCH_DAYS, _FIRST_DAY, _LAST_DAY)
