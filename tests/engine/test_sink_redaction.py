@@ -324,6 +324,7 @@ def test_canaries_in_rows_of_the_snapshot(
             sinks.create(name, envelope, redact=redact, exclude_columns=[], **options)
     function = "tests.sinks.row_functions:unchanged"
     sinks.create("function_json", "upsert", redact=redact, exclude_columns=[], format="json", transform=function)
+    sinks.create("least_json", "upsert", redact=redact, exclude_columns=[], format="json", delivery="at least once")
     named = [name for name in shop.home.sinks() if name != "transactions_json"]
     for name in named:
         sinks.wait(name, 20)
@@ -331,10 +332,12 @@ def test_canaries_in_rows_of_the_snapshot(
     shop.database.execute("TRUNCATE cards")
     sinks.wait("upsert_avro", 41)
     sinks.wait("function_json", 41)
+    sinks.wait("least_json", 41)  # Spark's tasks read, redact and write the rows of the snapshot
     sinks.wait("changes_json", 22)
     sinks.wait("transactions_json", 3)
     assert LAST.encode() in sinks.written("upsert_avro")
     assert LAST.encode() in sinks.written("function_json")
+    assert LAST.encode() in sinks.written("least_json")
     assert not has_canary(sinks.written())
     assert not has_canary(printed(shop))
     assert not has_canary(caplog.text)
