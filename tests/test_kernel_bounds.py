@@ -215,6 +215,8 @@ def postgres_values() -> Iterator[tuple[Any, bytes, bytes | None]]:
     hstore = struct.pack(">i", 2) + sized(b"a") + sized(b"1") + sized(b'b"c') + sized(None)
     yield PostgresType(30000, -1, "hstore"), b'"a"=>"1", "b\\"c"=>NULL', hstore
     yield PostgresType(30000, -1, "hstore"), b", ".join([b'""=>""'] * 6), struct.pack(">i", 6) + 12 * sized(b"")
+    near = struct.pack(">hhfff", 3, 0, 1, -2.5, 3e-8)
+    yield PostgresType(30001, -1, "vector"), b"[1,-2.5,3e-08]", near
     integer, word = PostgresType(23), PostgresType(25)
     yield of(TypeKind.RANGE, word, 20000), b'["a,b",)', b"\x12" + sized(b"a,b")
     pair = PostgresType(20001, -1, "pair", TypeKind.COMPOSITE, fields=(("a", integer), ("b", word)))

@@ -81,6 +81,9 @@ _DERIVED = (
     ("a composite type", "`struct` of its fields", "", "As its fields."),
     ("`hstore`", "`map<string,string>`", "", ""),
     ("`citext`", "`string`", "", ""),
+    ("`ltree`, `lquery`, `ltxtquery`", "`string`", "", ""),
+    ("`vector` (pgvector)", "`array<float>`", "", ""),
+    ("any other type", "`string`", "Exactly the text that Postgres prints. *Sent as text*.", ""),
 )
 
 
@@ -145,11 +148,12 @@ def page() -> str:
             "As long as no such value occurs, tables are decoded as without the option.",
             "If a composite type is altered upstream, its values no longer match the type as captured. That is a "
             "permanent error of the table as well; `ALTER SOURCES … RETRY TABLE` takes a new snapshot.",
-            "## Unsupported types",
-            "A table with a column of any other type, such as that of another extension, is not captured: it is "
-            "`failed`, and the error names the column. The same applies to a composite type whose fields differ only "
-            "in case, because Spark does not distinguish them. The other tables are captured. `text columns` helps "
-            "here, too.",
+            "## Other types",
+            "A column of any other type, such as `geometry` of PostGIS or a base type of your own, is captured as the "
+            "text that Postgres prints, as if it were listed in `text columns`; so are arrays, ranges and composite "
+            "types that contain one, and composite types whose fields differ only in case, because Spark does not "
+            "distinguish them. `penstock check` names these columns.",
+            "## Generated columns",
             "Generated columns are not captured, unless a publication of your own includes them (Postgres 18 or "
             "later). The other columns of the table are.",
         ]

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError
-from penstock.sources.findings import errors_among
+from penstock.sources.findings import Level, errors_among
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.preflight import Finding, Preflight, run_preflight
@@ -63,7 +63,6 @@ def test_database_without_tables(database: Any) -> None:
 TABLES = [
     ("CREATE TABLE t (id int)", "no primary key", 'ALTER TABLE "public"."t" ADD PRIMARY KEY'),
     ("CREATE UNLOGGED TABLE t (id int PRIMARY KEY)", "unlogged", 'ALTER TABLE "public"."t" SET LOGGED'),
-    ('CREATE TYPE c AS (a int, "A" int); CREATE TABLE t (id int PRIMARY KEY, p c)', "column p: c", "text_columns"),
     (
         "CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t REPLICA IDENTITY NOTHING",
         "replica identity",
@@ -114,6 +113,24 @@ def test_table_that_cannot_be_captured_does_not_affect_others(database: Any, ddl
     assert [table.name.name for table in instance.tables] == ["other"]
     assert instance.refused == {"public.t": (finding.why, finding.hint)}
     assert is_clean_upstream(database)
+
+
+def test_columns_of_other_types_are_captured_as_text(database: Any) -> None:
+    """They are listed in one finding for each table."""
+    database.execute(
+        'CREATE EXTENSION isn; CREATE EXTENSION ltree; CREATE TYPE c AS (a int, "A" int);'
+        "CREATE TABLE t (id isbn PRIMARY KEY, p c, path ltree, several isbn[], money money);"
+        "CREATE TABLE plain (id int PRIMARY KEY, path ltree)"
+    )
+    found = preflight_of(database.url)
+    assert found.refused() == {}
+    (finding,) = [finding for finding in found.findings() if "decode" in finding.why]
+    assert (finding.object, finding.level) == ("public.t", Level.INFO)
+    assert finding.why.endswith("columns id (isbn), p (c), several (isbn[])")
+    (instance,) = PostgresSource.from_url(database.url, "x").create_instances(1)
+    (table,) = [table for table in instance.tables if table.name.name == "t"]
+    assert {column.name for column in table.columns if column.as_text} == {"id", "p", "several"}
+    assert {str(field.type) for field in table.table_schema().columns} == {"string"}
 
 
 KEYLESS = "CREATE TABLE t (id int NOT NULL, v text, g int GENERATED ALWAYS AS (id) {})"

@@ -22,7 +22,7 @@ from penstock.model import (
     with_not_null,
     with_type_name,
 )
-from penstock.sources.postgres.types import ColumnCodec, PostgresType, check_supported, is_map
+from penstock.sources.postgres.types import ColumnCodec, PostgresType, is_map
 from penstock.sources.produced_table import ProducedTable
 
 __all__ = ["DECLARATION", "CapturedColumn", "CapturedTable", "Declaration"]
@@ -80,7 +80,7 @@ class CapturedColumn:
     identity: bool = False
     """Whether it is part of the replica identity."""
     as_text: bool = False
-    """Whether it is stored as the text that Postgres prints (the option `text columns`)."""
+    """Whether it is stored as the text that Postgres prints: its type has no exact Arrow form, or `text columns`."""
     comment: str | None = None
     added: bool = False
     """Whether it was added after capture began."""
@@ -94,11 +94,6 @@ class CapturedColumn:
         from penstock.sources.postgres.types import codec_for, text_codec_for
 
         return text_codec_for(self.type) if self.as_text else codec_for(self.type)
-
-    def check_supported(self) -> None:
-        """Raise `UnsupportedTypeError` if there is no codec; needs no codecs, which take a while to import."""
-        if not self.as_text:
-            check_supported(self.type)
 
     @property
     def is_map(self) -> bool:

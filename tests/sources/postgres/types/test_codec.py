@@ -62,7 +62,7 @@ EVERY = [
     PostgresType(1700, declared(20, 5)),
     PostgresType(1700),
     PostgresType(30000, -1, "hstore"),
-    PostgresType(30001, -1, "citext"),
+    *(PostgresType(30001, -1, name) for name in ("citext", "ltree", "lquery", "ltxtquery", "vector")),
     *(
         PostgresType(oid)
         for oid in (1000, 1005, 1006, 1007, 1009, 1020, 1021, 1022, 1115, 1187, 3807, 2951, 1041, 1231)

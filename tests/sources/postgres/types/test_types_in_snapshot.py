@@ -80,3 +80,35 @@ def test_columns_captured_as_text(database: Any) -> None:
     as_text = tuple(CapturedColumn(c.name, c.type, c.identity, as_text=True) for c in table.columns)
     text_table = table.model_copy(update={"columns": as_text})
     assert copied(database.url, text_table) == printed(database.url, table)
+
+
+EXTENSIONS = """
+CREATE EXTENSION ltree; CREATE EXTENSION vector; CREATE EXTENSION isn; CREATE EXTENSION cube; CREATE EXTENSION seg;
+CREATE TYPE other AS (a int, "A" int);
+CREATE TABLE t (
+    id int PRIMARY KEY, path ltree, asked lquery, words ltxtquery, near vector(3), far vector[], book isbn,
+    books isbn[], area cube, span seg, half halfvec(2), same other, nested vector(2)[]);
+"""
+EXTENSION_ROWS = """
+INSERT INTO t (id) VALUES (1);
+INSERT INTO t VALUES
+  (2, 'a.b_c.d', '*.b_c|d{1,2}', 'a & !b', '[1,-2.5,3e-08]', ARRAY['[0.1]'::vector, NULL], '0-306-40615-2',
+   ARRAY['978-0-393-04002-9'::isbn, NULL], '(1,2.5),(3,4)', '~0.5 .. 1.50', '[1,65504]', '(1,2)', '{"[1,2]"}'),
+  (3, '', '*', 'b', '[3.4028235e+38,1e-45,0]', '{}', '0-306-40615-2', '{}', '()', '<1', '[0,-1]', '(,)', '{}');
+"""
+
+
+def test_types_of_extensions(database: Any) -> None:
+    """ltree and vectors have types of their own; all others are the text that Postgres prints."""
+    database.execute(EXTENSIONS + EXTENSION_ROWS)
+    table = captured_table_of(database.url)
+    text = {column.name for column in table.columns if column.as_text}
+    assert text == {"book", "books", "area", "span", "half", "same"}
+    found = copied(database.url, table)
+    assert found[1]["near"] == [1.0, -2.5, pytest.approx(3e-08)]
+    assert found[1]["far"] == [[pytest.approx(0.1)], None]
+    assert [row["path"] for row in found] == [None, "a.b_c.d", ""]
+    plain = [c.name for c in table.columns if c.name not in ("near", "far", "nested", "id")]
+    assert [{name: row[name] for name in plain} for row in found] == [
+        {name: row[name] for name in plain} for row in printed(database.url, table)
+    ]

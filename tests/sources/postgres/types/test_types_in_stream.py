@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tests.sources.postgres.types.rendering import render
-from tests.sources.postgres.types.test_types_in_snapshot import SETUP, captured_table_of, printed
+from tests.sources.postgres.types.test_types_in_snapshot import (
+    EXTENSION_ROWS,
+    EXTENSIONS,
+    SETUP,
+    captured_table_of,
+    copied,
+    printed,
+)
 
 
 def test_every_kind_of_column(database: Any, capture: Any, now: Any) -> None:
@@ -44,6 +51,40 @@ def test_every_kind_of_column_in_a_text_stream(database: Any, capture: Any, now:
         for _, row in sorted(last.items())
     ]
     assert again == printed(database.url, table)
+
+
+def test_types_of_extensions_in_a_text_stream(database: Any, capture: Any, now: Any) -> None:
+    """Types that Penstock does not decode switch the stream to text: it delivers what the copy reads."""
+    database.execute(EXTENSIONS)
+    running = capture()
+    database.execute(EXTENSION_ROWS)
+    running.wait(now())
+    assert running.error("t") is None
+    assert [change["after"] for change in running.changes("t")] == copied(database.url, captured_table_of(database.url))
+
+
+def test_types_of_extensions_in_a_binary_stream(database: Any, capture: Any, now: Any) -> None:
+    database.execute(EXTENSIONS)
+    database.execute("ALTER TABLE t DROP book, DROP books, DROP area, DROP span, DROP half, DROP same")
+    assert not any(column.sent_as_text for column in captured_table_of(database.url).columns)
+    running = capture()
+    database.execute(
+        "INSERT INTO t (id) VALUES (1); INSERT INTO t VALUES (2, 'a.b_c', '*.b_c|d{1,2}', 'a & !b', '[1,-2.5,3e-08]',"
+        " ARRAY['[0.1]'::vector, NULL], '{\"[1,2]\"}'), (3, '', '*', 'b', '[3.4e+38,1e-45,0]', '{}', '{}')"
+    )
+    running.wait(now())
+    assert running.error("t") is None
+    assert [change["after"] for change in running.changes("t")] == copied(database.url, captured_table_of(database.url))
+
+
+def test_added_column_of_another_type(database: Any, capture: Any, now: Any) -> None:
+    database.execute("CREATE EXTENSION isn; CREATE TABLE t (id int PRIMARY KEY, v int[])")
+    running = capture()
+    database.execute("INSERT INTO t VALUES (1, '{1}')")
+    database.execute("ALTER TABLE t ADD book isbn DEFAULT '0-306-40615-2'; INSERT INTO t VALUES (2, '{2}')")
+    running.wait(now())
+    assert running.error("t") is None
+    assert [change["after"].get("book") for change in running.changes("t")] == [None, "0-306-40615-2"]
 
 
 def test_text_columns_store_values_that_their_type_cannot(database: Any, capture: Any, now: Any) -> None:

@@ -25,7 +25,7 @@ import psycopg
 from penstock.model import RESCUED, TableName
 from penstock.sources.postgres.captured_table import DECLARATION, CapturedColumn, CapturedTable, Declaration
 from penstock.sources.postgres.pgoutput.relations import Relation, RelationColumn
-from penstock.sources.postgres.types import BadValueError, UnsupportedTypeError, find_types
+from penstock.sources.postgres.types import BadValueError, find_types, is_supported
 
 __all__ = ["current_filenodes", "describe_added_columns"]
 
@@ -92,23 +92,19 @@ def _describe(
         return "Postgres computed a value for each older row, and the stream does not contain those values"
     if not found.has_missing and (found.filenode is None or found.filenode != table.filenode):
         return "the table may have been rewritten since, so its value in older rows cannot be proven"
+    kind = find_types(connection, [(declared.oid, declared.typmod)])[declared.oid, declared.typmod]
     column = CapturedColumn(
         declared.name,
-        find_types(connection, [(declared.oid, declared.typmod)])[declared.oid, declared.typmod],
+        kind,
+        as_text=not is_supported(kind),
         comment=found.comment,
         added=True,
         missing=found.missing if found.has_missing else None,
         # Optional: readers of earlier messages do not have it, and a required field would be incompatible with them.
         declaration=replace(Declaration.parse(found.declaration), not_null=False),
     )
-    return _supported(column)
-
-
-def _supported(column: CapturedColumn) -> CapturedColumn | str:
     try:
         column.field()
-    except UnsupportedTypeError as error:
-        return f"its type is not supported: {error.reason}"
     except BadValueError as bad:
         return f"older rows have a default that cannot be stored: {bad.reason}"
     return column

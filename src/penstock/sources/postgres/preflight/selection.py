@@ -24,7 +24,7 @@ from penstock.sources.postgres.options import OnUnrepresentable, Ownership, Part
 from penstock.sources.postgres.preflight.introspect import UpstreamColumn, UpstreamTable
 from penstock.sources.postgres.replication.meta_tables import META_TABLES
 from penstock.sources.postgres.replication.publication import Publication, PublishedTable
-from penstock.sources.postgres.types import UnsupportedTypeError
+from penstock.sources.postgres.types import is_supported
 
 __all__ = ["ChosenTable", "Selection", "choose"]
 
@@ -83,9 +83,7 @@ class ChosenTable:
         """Return the description of the table for capture."""
         table = self.upstream
         columns = tuple(
-            CapturedColumn(
-                c.name, c.type, c.name in table.key, c.name in self.as_text, c.comment, declaration=c.declaration
-            )
+            CapturedColumn(c.name, c.type, c.name in table.key, self._is_text(c), c.comment, declaration=c.declaration)
             for c in self.captured_columns
         )
         return CapturedTable(
@@ -107,15 +105,12 @@ class ChosenTable:
             rescue=self.rescue,
         )
 
-    def refused_columns(self) -> list[tuple[UpstreamColumn, str]]:
-        """Return the columns whose type has no exact representation downstream, with the reason."""
-        refused = []
-        for column, captured in zip(self.captured_columns, self.captured().columns, strict=True):
-            try:
-                captured.check_supported()
-            except UnsupportedTypeError as unsupported:
-                refused.append((column, f"{column.declaration.type_name}: {unsupported.reason}"))
-        return refused
+    def printed_columns(self) -> list[UpstreamColumn]:
+        """Return the columns that are captured as text because their type has no exact representation downstream."""
+        return [c for c in self.captured_columns if c.name not in self.as_text and self._is_text(c)]
+
+    def _is_text(self, column: UpstreamColumn) -> bool:
+        return column.name in self.as_text or not is_supported(column.type)
 
 
 @dataclass

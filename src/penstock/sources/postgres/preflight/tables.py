@@ -24,10 +24,10 @@ def check_table(table: ChosenTable, role: Role, options: PostgresOptions) -> lis
         *_check_identity(table),
         *_check_row_security(table, role),
         *_check_columns(table),
-        *([] if table.refused_columns() else _check_key(table)),
+        *_check_key(table),
         *_check_names(table),
     ]
-    return found + _report_omitted(table)
+    return found + _report_printed(table) + _report_omitted(table)
 
 
 def _check_kind(table: ChosenTable) -> list[Finding]:
@@ -170,17 +170,12 @@ def _check_row_security(table: ChosenTable, role: Role) -> list[Finding]:
 
 
 def _check_columns(table: ChosenTable) -> list[Finding]:
-    """Reject a table without columns, which Delta cannot store, and columns of an unsupported type."""
-    if not table.captured_columns:
-        why = "the table has no columns that can be captured"
-        fix = f"ALTER TABLE {quoted_table(table.name)} ADD COLUMN …;"
-        return [error(str(table.name), why, f"Run: {fix} Or exclude fewer columns, or omit the table.")]
-    found = []
-    for column, why in table.refused_columns():
-        place = f"{table.name}.{column.name}"
-        hint = f"Capture the column as text (text_columns = {place}), or exclude it (exclude_columns = {place})."
-        found.append(error(str(table.name), f"column {column.name}: {why}", hint))
-    return found
+    """Reject a table without columns, which Delta cannot store."""
+    if table.captured_columns:
+        return []
+    why = "the table has no columns that can be captured"
+    fix = f"ALTER TABLE {quoted_table(table.name)} ADD COLUMN …;"
+    return [error(str(table.name), why, f"Run: {fix} Or exclude fewer columns, or omit the table.")]
 
 
 def _check_key(table: ChosenTable) -> list[Finding]:
@@ -210,6 +205,13 @@ def _check_names(table: ChosenTable) -> list[Finding]:
         hint = f"Rename it, exclude it (exclude columns = {place}), or use on unrepresentable = 'stop'."
         found.append(error(about, why, hint))
     return found
+
+
+def _report_printed(table: ChosenTable) -> list[Finding]:
+    """Return an info for columns that are captured as text because of their type."""
+    printed = [f"{column.name} ({column.declaration.type_name})" for column in table.printed_columns()]
+    why = "captured as the text that Postgres prints, because Penstock does not decode their types: columns"
+    return [info(str(table.name), f"{why} {', '.join(printed)}")] if printed else []
 
 
 def _report_omitted(table: ChosenTable) -> list[Finding]:

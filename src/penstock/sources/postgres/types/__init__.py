@@ -9,15 +9,15 @@
 
     integer  floating_point  numeric  temporal  interval
     text  bytea  identifiers  network  geometry           scalar types; boolean is in integer, bit strings in bytea
-    array  ranges  composite  hstore                      nested types
+    array  ranges  composite  hstore  pgvector            nested types
 
     codec_lookup  the codec of a type                     postgres_type   the description of a type
     codec         ColumnCodec and its errors              nested          shared by nested types
     kernel        compiled functions and their cache      column          numpy memory → Arrow
     text_output   binary values → text                    supported       which types have a codec
 
-Decoding does no I/O and creates no Python object per value. A type that is not listed has no exact Arrow form yet; the
-option `text columns` stores such a column as text.
+Decoding does no I/O and creates no Python object per value. A type that is not listed has no exact Arrow form; a column
+of such a type is captured as text.
 
 The codecs are imported on first access, with numba: commands that only describe or check a source, like ``penstock
 status`` and ``penstock check``, do not need them.
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, ColumnCodec, UnsupportedTypeError
 from penstock.sources.postgres.types.postgres_type import PostgresType, TypeKind, builtin, find_types
-from penstock.sources.postgres.types.supported import check_supported, is_map
+from penstock.sources.postgres.types.supported import check_supported, is_map, is_supported
 
 if TYPE_CHECKING:
     from penstock.sources.postgres.types.codec_lookup import codec_for, text_codec_for
@@ -48,6 +48,7 @@ __all__ = [
     "codec_for",
     "find_types",
     "is_map",
+    "is_supported",
     "text_codec_for",
     "warm",
 ]

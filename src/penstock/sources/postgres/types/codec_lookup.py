@@ -22,6 +22,7 @@ from penstock.sources.postgres.types.integer import BIGINT, BOOLEAN, INTEGER, SM
 from penstock.sources.postgres.types.interval import INTERVAL
 from penstock.sources.postgres.types.network import INET, MACADDR, MACADDR8
 from penstock.sources.postgres.types.numeric import NUMERIC_OID, numeric
+from penstock.sources.postgres.types.pgvector import VECTOR
 from penstock.sources.postgres.types.postgres_type import PostgresType, TypeKind, builtin
 from penstock.sources.postgres.types.ranges import multirange, range_of
 from penstock.sources.postgres.types.supported import check_supported
@@ -111,7 +112,14 @@ BY_OID = {
 }
 """Built-in types, except numeric, whose codec depends on its modifier."""
 
-BY_NAME = {"citext": TEXT, "hstore": HSTORE}
+BY_NAME = {
+    "citext": TEXT,
+    "hstore": HSTORE,
+    "lquery": VERSIONED,
+    "ltree": VERSIONED,
+    "ltxtquery": VERSIONED,
+    "vector": VECTOR,
+}
 """Types of extensions."""
 
 _BOX_OID = 603

@@ -1,4 +1,7 @@
-"""Which types can be captured, known without their codecs: a check of a database must not wait for numba."""
+"""Which types have an exact Arrow form, known without their codecs: a check of a database must not wait for numba.
+
+Columns of all other types are captured as the text that Postgres prints, like those of the option `text columns`.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,20 @@ from collections import Counter
 from penstock.sources.postgres.types.codec import KEEP_TEXT, UnsupportedTypeError
 from penstock.sources.postgres.types.postgres_type import PostgresType, TypeKind, builtin
 
-__all__ = ["EXTENSION_TYPES", "check_supported", "is_map"]
+__all__ = ["EXTENSION_TYPES", "check_supported", "is_map", "is_supported"]
 
 _HSTORE = "hstore"
-EXTENSION_TYPES = ("citext", _HSTORE)
+EXTENSION_TYPES = ("citext", _HSTORE, "ltree", "lquery", "ltxtquery", "vector")
 """The names of the supported types of extensions."""
+
+
+def is_supported(kind: PostgresType) -> bool:
+    """Return whether some Arrow type holds the values of a type exactly."""
+    try:
+        check_supported(kind)
+    except UnsupportedTypeError:
+        return False
+    return True
 
 
 def check_supported(kind: PostgresType) -> None:

@@ -1,7 +1,7 @@
-"""text, varchar, bpchar, name, json, xml, refcursor, enums, citext, jsonb, jsonpath, "char" → string; text-only types.
+"""text, varchar, bpchar, name, json, xml, enums, citext, jsonb, jsonpath, ltree, "char" → string; text-only types.
 
-Text and binary forms are the same bytes, copied unchanged: bpchar keeps its padding. The binary form of jsonb and
-jsonpath is the version byte 1 and then the text.
+Text and binary forms are the same bytes, copied unchanged: bpchar keeps its padding. The binary form of jsonb, jsonpath
+and the types of the extension ltree is the version byte 1 and then the text.
 
 Sessions set `client_encoding` to UTF8, and Postgres verifies what it converts (also from SQL_ASCII), so the bytes are
 not checked again. If invalid UTF-8 arrives nevertheless, offsets and sizes are still correct: a reader gets a decoding
@@ -30,7 +30,7 @@ from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, bla
 
 __all__ = ["INTERNAL_CHAR", "TEXT", "TEXT_ONLY", "VERSIONED"]
 
-_VERSION_REASONS = ("jsonb or jsonpath of a version other than 1",)
+_VERSION_REASONS = ("jsonb, jsonpath or ltree of a version other than 1",)
 
 
 def _text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
