@@ -22,8 +22,8 @@ includes them. The number of busy cores shows whether the machine itself is the 
 no counterpart of the tables.
 
 Debezium is at an advantage in guarantees: Connect in standalone mode writes without transactions, at least once. Its
-JVM has the default compiler and garbage collector, and 2 GB of heap. Its options are the defaults, which
-include no compression, except larger batches.
+JVM and that of the broker have the default compiler and garbage collector; Connect has 2 GB of heap. Its options are
+the defaults, which include no compression, except larger batches.
 
 Goal: at least 10, at least 100,000 messages/s, and a tenth of the CPU time per message.
 """
@@ -51,7 +51,7 @@ from penstock.errors import DefiniteError
 from penstock.home import Home
 from penstock.layout import catalog_path
 from penstock.testing.debezium import Converter, Debezium
-from penstock.testing.kafka import KafkaBroker, start_kafka
+from penstock.testing.kafka import KafkaBroker
 from penstock.testing.memory_tables import MemoryTables
 from penstock.testing.registry import SchemaRegistry, start_registry
 from penstock.testing.waiting import until
@@ -171,7 +171,9 @@ def _servers() -> Iterator[_Servers]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
         postgres = stack.enter_context(start_postgres(settings=_SETTINGS))
-        broker = stack.enter_context(start_kafka(folder / "kafka", session_seconds=30))
+        broker = _Broker(folder / "kafka", session_seconds=30)
+        broker.start()
+        stack.enter_context(broker)
         registry = stack.enter_context(start_registry(folder / "registry"))
         postgres.execute(_SETUP)
         yield _Servers(folder, postgres, broker, registry, stack)
@@ -246,6 +248,18 @@ class _Servers:
         return float(found[-1].split()[0])
 
 
+class _Broker(KafkaBroker):
+    """A broker in a JVM with the default compiler and collector, and the heap that Kafka's start script gives it."""
+
+    def _command(self) -> list[str]:
+        java, *others = super()._command()
+        return [java, "-Xmx1g", *_with_defaults(others)]
+
+
+def _with_defaults(options: Iterable[str]) -> list[str]:
+    return [each for each in options if not each.startswith(_SMALL_JVM)]
+
+
 # -- Debezium ----------------------------------------------------------------------------------------------------------
 
 
@@ -282,7 +296,7 @@ class _Connectors(Debezium):
 
     def _command(self) -> list[str]:
         java, *others = super()._command()
-        return [java, "-Xmx2g", _QUIET, *(each for each in others if not each.startswith(_SMALL_JVM))]
+        return [java, "-Xmx2g", _QUIET, *_with_defaults(others)]
 
 
 # -- Penstock ----------------------------------------------------------------------------------------------------------
