@@ -91,6 +91,13 @@ def test_sink_ends_with_its_ratio() -> None:
 
 
 @pytest.mark.deep
+def test_upstream_ends_with_its_ratio() -> None:
+    done = bench("upstream", "--quick", rows=50_000)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"ratio upstream \d+\.\d\d", done.stdout.splitlines()[-1])
+
+
+@pytest.mark.deep
 def test_sink_latency_ends_with_its_figure() -> None:
     command = [sys.executable, "-m", "bench", "sink-latency", "--quick"]
     done = started(command, PENSTOCK_BENCH_SECONDS="3")

@@ -123,6 +123,8 @@ postgres_with_options = (
             "heartbeat_interval": optional(st.floats(0.1, 3600)),
             "snapshot": optional(st.sampled_from(SnapshotMode)),
             "snapshot_wait": optional(DURATIONS),
+            "snapshot_sessions": optional(st.integers(0, 100)),
+            "snapshot_rate": optional(st.sampled_from(("20 MB", "512 kB"))),
             "chunk_rows": optional(st.integers(1, 10**30)),
             "chunk_pause": optional(DURATIONS),
             "watermarks": optional(st.sampled_from(Watermarks)),

@@ -127,7 +127,6 @@ class _Chunks:
         self._name = table.record.upstream
         self._report = report
         self._stop = stop
-        self._pause = database.options.chunk_pause.total_seconds()
 
     def copy(self) -> None:
         """Begin or resume, until the snapshot is complete or `stop` is set."""
@@ -143,9 +142,11 @@ class _Chunks:
             total = windows.total_bytes()
             while last is None or last.upto is not None:
                 logged_table(self._log, self._name)
+                before, began = last.size if last else 0, time.monotonic()
                 last = ranges.copy_next(last)
                 self._note(CopyProgress(last.rows, last.size, captured.estimated_rows, total))
-                if self._stop.wait(self._pause) or self._table.state() is not TableState.PENDING:
+                pause = self._database.options.pause_after_chunk(last.size - before, time.monotonic() - began)
+                if self._stop.wait(pause) or self._table.state() is not TableState.PENDING:
                     return
             self._end(windows, state, last)
 

@@ -81,6 +81,7 @@ class InitialSnapshot:
         self._progress = progress
         self._stop = stop
         self._errors = errors
+        self._tables_at_a_time = database.options.tables_at_a_time(_PARALLEL_TABLES)
 
     def run(self, tables: Sequence[RunningTable]) -> None:
         """Copy these tables, all at one position."""
@@ -91,7 +92,7 @@ class InitialSnapshot:
         try:
             with (
                 self._snapshot(tables) as snapshot,
-                ThreadPoolExecutor(_PARALLEL_TABLES, f"penstock-copy-{self._source}") as pool,
+                ThreadPoolExecutor(self._tables_at_a_time, f"penstock-copy-{self._source}") as pool,
             ):
                 # a promoted standby may end before that position
                 if reached(self._log, snapshot.position, self._stop) is None:
@@ -143,7 +144,9 @@ class InitialSnapshot:
 
     def _create(self, table: RunningTable, captured: ProducedTable, snapshot: Snapshot) -> None:
         table.base.schema = captured.table_schema()
-        copy = snapshot.copy(captured, self._store.parallelism)
+        options = self._database.options
+        sessions = options.sessions_of_a_table(self._tables_at_a_time, self._store.parallelism)
+        copy = snapshot.copy(captured, sessions)
         created = CreateOptions(
             snapshot.position,
             {"penstock.source": self._source},

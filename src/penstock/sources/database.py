@@ -59,6 +59,23 @@ class CopyOptions:
     chunk_rows: int = 20_000
     """The number of rows in the first range of an incremental snapshot, or of a repair of a whole table."""
     chunk_pause: timedelta = timedelta(0)
+    sessions: int = 0
+    """The most sessions that read at the same time; 0 for no limit."""
+    rate: int = 0
+    """The most bytes that they read per second, together; 0 for no limit."""
+
+    def tables_at_a_time(self, most: int) -> int:
+        """Return how many tables are copied at the same time, at most `most`."""
+        return min(most, self.sessions or most)
+
+    def sessions_of_a_table(self, tables: int, workers: int) -> int:
+        """Return how many sessions read one of several tables that are copied at the same time."""
+        return min(workers, max(1, self.sessions // tables)) if self.sessions else workers
+
+    def pause_after_chunk(self, size: int, seconds: float) -> float:
+        """Return how long to wait after a chunk of so many bytes, which took so many seconds."""
+        needed = size / self.rate - seconds if self.rate else 0.0
+        return max(self.chunk_pause.total_seconds(), needed)
 
 
 class Database(ABC):
@@ -134,6 +151,10 @@ class TableCopy(ABC):
     """0 if there is no estimate."""
     total_bytes: int
     """The size of the table upstream; 0 if it is not known."""
+
+    def sessions(self) -> int:
+        """Return how many ranges may be read at the same time; by default all of them."""
+        return self.ranges
 
     @abstractmethod
     def read(self, number: int, tally: Tally) -> Iterator[pa.RecordBatch]:

@@ -2,7 +2,7 @@
 
 ::
 
-    snapshot at S ─▶ one task per range ─▶ `TableCopy.read` ─▶ Arrow ─▶ a Parquet file
+    snapshot at S ─▶ tasks, a range each ─▶ `TableCopy.read` ─▶ Arrow ─▶ a Parquet file
                                                       all files ─▶ Delta, one commit at S
 
 Workers write the files themselves, outside the table, and only the add actions pass through the JVM. (A table that
@@ -40,12 +40,12 @@ silence_broken_pipes()
 
 
 def rows_of_ranges(spark: SparkSession, copy: TableCopy, notes: Path | None = None) -> DataFrame:
-    """Return the rows of a table, one task per range."""
+    """Return the rows of a table."""
     return _frame(spark, _Request(copy, notes), spark_schema(copy.schema.columns))
 
 
 def files_of_ranges(spark: SparkSession, copy: TableCopy, folder: Path, notes: Path | None = None) -> list[str]:
-    """Write the ranges of a table into files under `folder`, one task per range; return Delta's add actions."""
+    """Write each range of a table into a file under `folder`; return Delta's add actions."""
     request = _Request(copy, notes, folder)
     structure = StructType([StructField("action", StringType())])
     return [str(row.action) for row in _frame(spark, request, structure).collect()]
@@ -112,8 +112,11 @@ class _CopyReader(DataSourceReader):
         self._request = request
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(number) for number in range(self._request.copy.ranges)]
+        """Divide the ranges among tasks: as many as may read at the same time; one that may wait reads several."""
+        ranges, tasks = self._request.copy.ranges, max(1, self._request.copy.sessions())
+        return [InputPartition(range(first, ranges, tasks)) for first in range(min(tasks, ranges))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with pack_errors():
-            yield from self._request.read(partition.value)
+            for number in partition.value:
+                yield from self._request.read(number)

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,12 +21,14 @@ from tests.sources.postgres.capturing import Capture, merged
 
 from penstock.errors import TableError, TransientError
 from penstock.positions import Lsn
+from penstock.sources.database import Tally
 from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.replication.slot import export_snapshot
 from penstock.sources.postgres.snapshot import copy
 from penstock.sources.postgres.snapshot.copy import PageRange, copy_range, copy_ranges, page_ranges
 from penstock.sources.postgres.snapshot.copy_format import split_rows
+from penstock.sources.postgres.snapshot.database import PostgresCopy
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.testing.waiting import PATIENCE
 
@@ -77,6 +80,33 @@ def test_rows_added_after_the_last_range_are_copied(database: Any) -> None:
     with export_snapshot(database.url) as snapshot:
         batches = copy_range(database.url, snapshot.name, table, pages, Lsn(1))
         assert sum(batch.num_rows for batch in batches) == 5000
+
+
+def test_rate(database: Any) -> None:
+    """No more bytes per second are read, so the copy takes at least as long as its bytes need."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
+    database.execute("INSERT INTO t SELECT n, repeat('x', 1000) FROM generate_series(1, 1000) n")
+    table, tally, began = captured_table(database.url), Tally(), time.monotonic()
+    with export_snapshot(database.url) as snapshot:
+        pages = PageRange(0, 2**32 - 1)
+        batches = list(copy_range(database.url, snapshot.name, table, pages, Lsn(1), tally=tally, rate=4 << 20))
+    assert sum(batch.num_rows for batch in batches) == 1000
+    assert time.monotonic() - began >= tally.bytes / (4 << 20) > 0.2
+
+
+def test_sessions_share_the_rate(database: Any) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
+    options = {"snapshot_sessions": 4, "snapshot_rate": "20 MB"}
+    made = PostgresSource.from_url(database.url, "x", **options)
+    (instance,) = made.create_instances(1)
+    upstream = made.database(instance)
+    assert upstream.options.tables_at_a_time(2) == 2
+    assert upstream.options.sessions_of_a_table(2, workers=16) == 2
+    with upstream.snapshot(lambda _: None, threading.Event()) as snapshot:
+        copy = snapshot.copy(instance.tables[0], 2)
+        assert isinstance(copy, PostgresCopy)
+        assert (copy.sessions(), copy.rate) == (2, 5 << 20)
+        assert snapshot.copy(instance.tables[0], 16).sessions() == 4
 
 
 @pytest.mark.parametrize("kind", ["STORED", "VIRTUAL"])

@@ -61,6 +61,8 @@ def test_nearest_name_is_suggested() -> None:
         ({"tables": ("a.b AS x", "a.c AS X")}, "name x is listed twice"),
         ({"tables": ("b",)}, "invalid table name"),
         ({"exclude_columns": ("a.b",)}, "invalid column name"),
+        ({"snapshot_rate": "fast"}, "invalid size"),
+        ({"snapshot_rate": "0 MB"}, "snapshot_rate is zero"),
         ({"exclude_columns": ("a.b.c",), "text_columns": ("a.b.c",)}, "both exclude_columns and text_columns"),
         ({"slot": "My Slot"}, "invalid replication slot name"),
         ({"heartbeat_interval": 0}, "heartbeat_interval 0 is out of range"),

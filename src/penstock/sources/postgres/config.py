@@ -90,6 +90,8 @@ class PostgresInstanceConfig(InstanceConfig):
     """Generated with the source, and contained in every watermark and heartbeat: it distinguishes them from others."""
     snapshot: SnapshotMode = SnapshotMode.PARALLEL
     snapshot_wait: str = "1 hour"
+    snapshot_sessions: int = 0
+    snapshot_rate: str = ""
     chunk_rows: int = 20_000
     chunk_pause: str = "0 s"
     watermarks: Watermarks = Watermarks.MESSAGE

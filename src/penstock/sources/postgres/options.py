@@ -28,7 +28,7 @@ from penstock.sources.postgres.shard_labels import check_connections
 from penstock.sql.syntax.names import DottedName, Name, dotted_text
 from penstock.sql.syntax.options import Keyword
 from penstock.sql.syntax.values import Listed, Secret, Span
-from penstock.units import parse_duration
+from penstock.units import parse_duration, parse_size
 
 __all__ = [
     "Heartbeat",
@@ -191,6 +191,12 @@ class _Behaviour(BaseModel):
     heartbeat_interval: float = Field(default=10.0, description="seconds between heartbeats")
     snapshot: SnapshotMode = Field(default=SnapshotMode.PARALLEL, description="how the initial snapshot reads a table")
     snapshot_wait: _Span = Field(default="1 hour", description="how long a snapshot waits for older transactions")
+    snapshot_sessions: int = Field(
+        default=0, ge=0, description="the most sessions that read tables for a snapshot at the same time; 0: no limit"
+    )
+    snapshot_rate: str = Field(
+        default="", description="how much a snapshot reads per second, for example 20 MB; empty: no limit"
+    )
     chunk_rows: int = Field(
         default=20_000, ge=1, description="rows of the first chunk of a chunked snapshot; the size then adapts"
     )
@@ -209,6 +215,14 @@ class _Behaviour(BaseModel):
     @classmethod
     def _is_a_span(cls, text: str) -> str:
         parse_duration(text)
+        return text
+
+    @field_validator("snapshot_rate")
+    @classmethod
+    def _is_a_size(cls, text: str) -> str:
+        if text and not parse_size(text):
+            message = "snapshot_rate is zero"
+            raise UsageError(message, "Choose a size per second like '20 MB', or '' for no limit.")
         return text
 
     @field_validator("exclude_tables")

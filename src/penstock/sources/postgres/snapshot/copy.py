@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -113,12 +114,16 @@ def copy_range(
     *,
     number: int = 0,
     tally: Tally | None = None,
+    rate: float = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a page range as of the snapshot; `number` identifies the range among those of its table."""
+    """Yield the rows of a page range as of the snapshot; `number` identifies the range among those of its table.
+
+    With a `rate`, no more bytes per second are read: the server then waits until it can send.
+    """
     name = session_name(table, number)
     with closing(connect(conninfo, patient=True, application_name=name)) as connection:
         import_snapshot(connection, snapshot)
-        yield from copy_rows(connection, table, _pages_query(table, pages), lsn, tally)
+        yield from copy_rows(connection, table, _pages_query(table, pages), lsn, tally, rate)
 
 
 def copy_rows(
@@ -127,9 +132,10 @@ def copy_rows(
     query: sql.Composed,
     lsn: Lsn,
     tally: Tally | None = None,
+    rate: float = 0,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a query over the columns of a table."""
-    tally = tally or Tally()
+    tally, began, received = tally or Tally(), time.monotonic(), 0
     command = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(query)
     result = connection.pgconn.exec_(command.as_bytes(connection))
     if result.status != pq.ExecStatus.COPY_OUT:
@@ -137,6 +143,9 @@ def copy_rows(
     offsets = _ValueOffsets(len(table.columns))
     for buffer, fill in _messages(connection, table.name):
         tally.bytes += fill
+        received += fill
+        if rate:
+            time.sleep(max(0.0, began + received / rate - time.monotonic()))
         for batch in _batches(buffer, fill, table, offsets, lsn):
             tally.rows += batch.num_rows
             tally.bytes -= HEADER * batch.num_rows

@@ -32,7 +32,7 @@ from penstock.sources.postgres.replication.wal import wal_insert_position
 from penstock.sources.postgres.snapshot.copy import PageRange, copy_progress, copy_range, copy_ranges, table_bytes
 from penstock.sources.postgres.snapshot.watermark_windows import WindowReader
 from penstock.sources.produced_table import ProducedTable
-from penstock.units import parse_duration
+from penstock.units import parse_duration, parse_size
 
 __all__ = ["PostgresCopy", "PostgresDatabase", "PostgresSnapshot"]
 
@@ -46,8 +46,14 @@ class PostgresDatabase(Database):
     def __init__(self, config: PostgresInstanceConfig, tables_at: _TablesAt) -> None:
         self._config = config
         self._tables_at = tables_at
-        is_chunked = config.snapshot is SnapshotMode.CHUNKED
-        self.options = CopyOptions(is_chunked, config.chunk_rows, parse_duration(config.chunk_pause))
+        is_chunked, rate = config.snapshot is SnapshotMode.CHUNKED, config.snapshot_rate
+        self.options = CopyOptions(
+            is_chunked,
+            config.chunk_rows,
+            parse_duration(config.chunk_pause),
+            config.snapshot_sessions,
+            parse_size(rate) if rate else 0,
+        )
 
     @contextmanager
     def snapshot(self, report: Report, stop: threading.Event) -> Iterator[PostgresSnapshot]:
@@ -58,7 +64,7 @@ class PostgresDatabase(Database):
             with connect(conninfo) as connection:
                 import_snapshot(connection, exported.name)
                 files = _table_files(connection, [table.oid for table in tables.values()])
-            yield PostgresSnapshot(exported.lsn, conninfo, exported, tables, files)
+            yield PostgresSnapshot(exported.lsn, conninfo, exported, tables, files, self.options)
 
     def windows(self, table: ProducedTable, window: str, number: int = 0) -> WindowReader:
         """Return a reader with a connection of its own."""
@@ -87,20 +93,23 @@ class PostgresSnapshot(Snapshot):
     exported: ExportedSnapshot
     tables: Mapping[TableName, CapturedTable]
     files: Mapping[int, _TableFiles]
+    options: CopyOptions
 
     def find(self, table: ProducedTable) -> CapturedTable | str:
         """Return a table with the columns that were added since its capture began."""
         return _captured(table).with_found_columns(self.tables.get(table.name))
 
     def copy(self, table: ProducedTable, tasks: int, columns: int | None = None) -> PostgresCopy:
-        """Divide a table into ranges of pages."""
+        """Divide a table into ranges of pages; sessions that may run at the same time share the rate."""
+        limit = self.options.sessions
         captured = _captured(table)
         if columns is not None:
             captured = with_fields(captured, columns=captured.columns[:columns])
         with translate_errors(self.conninfo), connect(self.conninfo) as connection:
             pages = copy_ranges(connection, captured.name, tasks)
             size = table_bytes(connection, captured.name)
-        return PostgresCopy.of(self.conninfo, self.exported, captured, pages, size)
+        rate = self.options.rate / (limit or tasks)
+        return PostgresCopy.of(self.conninfo, self.exported, captured, pages, size, min(limit, tasks), rate)
 
     def has_all_rows(self, table: TableName) -> bool:
         """Return whether a table was neither truncated nor rewritten since: then it would look empty here."""
@@ -119,6 +128,10 @@ class PostgresCopy(TableCopy):
     exported: ExportedSnapshot
     table: CapturedTable
     pages: Sequence[PageRange]
+    limit: int = 0
+    """The most sessions that read it at the same time; 0 for no limit."""
+    rate: float = 0
+    """The most bytes that each of them reads per second; 0 for no limit."""
 
     @classmethod
     def of(
@@ -128,15 +141,25 @@ class PostgresCopy(TableCopy):
         table: CapturedTable,
         pages: Sequence[PageRange],
         total_bytes: int = 0,
+        limit: int = 0,
+        rate: float = 0,
     ) -> PostgresCopy:
         """Return the copy of these pages of a table."""
         known = (table.table_schema(), len(pages), table.estimated_rows, total_bytes)
-        return cls(*known, conninfo, exported, table, pages)
+        return cls(*known, conninfo, exported, table, pages, limit, rate)
+
+    def sessions(self) -> int:
+        """Return how many ranges may be read at the same time."""
+        return self.limit or self.ranges
 
     def read(self, number: int, tally: Tally) -> Iterator[pa.RecordBatch]:
         """Copy one range of pages, over a connection of its own."""
-        name, pages = self.exported.name, self.pages[number]
-        yield from copy_range(self.conninfo, name, self.table, pages, self.exported.lsn, number=number, tally=tally)
+        yield from copy_range(
+            *(self.conninfo, self.exported.name, self.table, self.pages[number], self.exported.lsn),
+            number=number,
+            tally=tally,
+            rate=self.rate,
+        )
 
     @contextmanager
     def watch(self) -> Iterator[Callable[[], Mapping[int, Tally]]]:
