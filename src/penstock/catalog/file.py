@@ -160,9 +160,13 @@ CREATE TABLE sink (
     id TEXT NOT NULL, started TEXT NOT NULL DEFAULT '', error TEXT, hint TEXT,
     created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP)
 """
+_REASONS = """
+ALTER TABLE source_table ADD COLUMN code TEXT NOT NULL DEFAULT '';
+ALTER TABLE source_table ADD COLUMN reason TEXT
+"""
 _STEPS = (
     *(_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS, _KEEPING, _MEMORIES, _ERRORS_AHEAD, _HINTS),
-    _SINKS,
+    *(_SINKS, _REASONS),
 )
 """The statements that migrate a catalog from one version, the index in this list, to the next."""
 _VERSION = len(_STEPS)

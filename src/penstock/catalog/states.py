@@ -63,7 +63,8 @@ class TableState(enum.StrEnum):
     is repaired, or resumes with other options for rejected messages. An error in this state says why apply does not
     advance; it is retried, and the table stays readable."""
     RETRYING = "retrying"
-    """A request, set by `RETRY TABLE`. The running home captures the table again, and sets it to `pending`."""
+    """A request, set by `RETRY TABLE`, or after a schema change (`on schema change = 'resnapshot'`). The running home
+    captures the table again, and sets it to `pending`."""
     DROPPING = "dropping"
     """A request, set by `DROP TABLE`: the table is no longer readable. The running home removes its data."""
     FAILED = "failed"

@@ -112,7 +112,7 @@ def alter(
 def give_up(catalog: Catalog, requests: Sequence[TableRecord], error: PenstockError) -> None:
     """Record a permanent error that prevents the requests: the tables have failed until an operator acts."""
     for request in requests:
-        catalog.complete_request(request, TableState.FAILED, error=error.message, hint=error.hint)
+        catalog.complete_request(request, TableState.FAILED, error=error.message, hint=error.hint, code=request.code)
 
 
 def _end_incomplete(record: SourceRecord, requests: Sequence[TableRecord], log: ChangeLog) -> Lsn:
@@ -156,7 +156,7 @@ def _settle(home: Path, catalog: Catalog, request: TableRecord, found: Described
         return f"{request.source}: {request.upstream} is dropped"
     table = found[request.upstream]
     if isinstance(table, Finding):
-        catalog.complete_request(request, TableState.FAILED, error=table.why, hint=table.hint)
+        catalog.complete_request(request, TableState.FAILED, error=table.why, hint=table.hint, code=request.code)
         return f"{request.source}: {request.upstream} cannot be captured: {table.why}"
     catalog.complete_request(request, TableState.PENDING)
     how = "captured again" if request.state is TableState.RETRYING else "added"

@@ -198,7 +198,7 @@ def _tables(
         known = (f"{source}.{table.local}", str(table.upstream), shown.state.value, position, behind)
         lag = None if base is None else lags.at(base) if behind else 0.0
         status = TableStatus(*known, shown.error, shown.hint, *_copy(copies.get(table.local)))
-        found.append(replace(status, changes=changes.get(table.upstream), lag_ms=lag))
+        found.append(replace(status, changes=changes.get(table.upstream), lag_ms=lag, reason=table.reason))
     return found
 
 

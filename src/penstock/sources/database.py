@@ -106,6 +106,10 @@ class Snapshot(ABC):
     def find(self, table: ProducedTable) -> ProducedTable | str:
         """Return a captured table with the columns that it has here, or the reason why it cannot be copied."""
 
+    def is_changed(self, table: ProducedTable) -> bool:
+        """Return whether a table that cannot be copied exists, with another definition."""
+        return False
+
     @abstractmethod
     def copy(self, table: ProducedTable, tasks: int, columns: int | None = None) -> TableCopy:
         """Return the copy of a table that `find` returned, for `tasks` workers; `columns` limits it to the first."""

@@ -89,6 +89,8 @@ class TableFailure(NamedTuple):
     lsn: int
     message: str
     hint: str
+    code: str = ""
+    """The code of its class."""
 
 
 class TableState(NamedTuple):

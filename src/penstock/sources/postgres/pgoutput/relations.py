@@ -29,7 +29,7 @@ from typing import Self
 
 import numpy as np
 
-from penstock.errors import ProtocolError
+from penstock.errors import ProtocolError, SchemaChangeError, TableError
 from penstock.fields import with_fields
 from penstock.model import TableName, TableSchema
 from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
@@ -148,6 +148,7 @@ class RejectedShape:
 
     name: TableName
     why: str
+    kind: type[TableError] = SchemaChangeError
 
 
 class UnknownColumnsError(Exception):
@@ -196,9 +197,9 @@ class Shapes:
 
     def _with_columns(self, own: Shape, relation: Relation) -> Shape | RejectedShape:
         if relation.id != own.table.oid:
-            return RejectedShape(own.name, "it was dropped and created again upstream")
+            return RejectedShape(own.name, "it was dropped and created again upstream", TableError)
         if relation.table != own.name:
-            return RejectedShape(own.name, f"it was renamed to {relation.table} upstream")
+            return RejectedShape(own.name, f"it was renamed to {relation.table} upstream", TableError)
         known = tuple((c.name, c.type.oid, c.type.typmod) for c in own.table.columns)
         wanted = tuple(column for column in relation.columns if column.name not in own.table.ignored)
         declared = _declared(wanted)

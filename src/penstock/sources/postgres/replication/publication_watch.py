@@ -22,11 +22,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
-from penstock.errors import DefiniteError, TableError
+from penstock.errors import DefiniteError, SchemaChangeError, TableError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured_table import CapturedTable
@@ -47,6 +47,13 @@ _QUOTED = """
 SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s
 """
+
+
+class _Problem(NamedTuple):
+    """Why changes of a table may be missing."""
+
+    why: str
+    kind: type[TableError] = TableError
 
 
 class PublicationWatch:
@@ -115,21 +122,23 @@ class PublicationWatch:
         before: Facts,
         now: Facts,
         durable: Lsn,
-    ) -> str | None:
+    ) -> _Problem | None:
         """Return why changes of a table may be missing; None if it is complete."""
         facts, known = now.tables.get(table.oid), before.tables.get(table.oid)
         if facts is None:
-            return "the table was dropped upstream"
+            return _Problem("the table was dropped upstream")
         why = _not_published(table, facts, publication, self._needed())
-        if why is not None or known is None:
-            return why
-        if before.publication != now.publication:
-            return (
+        if why is None and known is not None and before.publication != now.publication:
+            why = (
                 f'publication "{publication.name}" was altered upstream, and may not have published all changes'
                 " meanwhile"
             )
-        why = _published_differently(known, facts, publication) or _changed_partitions(known, facts)
-        return why or self._rewritten(connection, table, known, facts, durable)
+        if why is None and known is not None:
+            why = _published_differently(known, facts, publication)
+        if why is not None or known is None:
+            return None if why is None else _Problem(why)
+        why = _changed_partitions(known, facts) or self._rewritten(connection, table, known, facts, durable)
+        return None if why is None else _Problem(why, SchemaChangeError)
 
     def _rewritten(
         self,
@@ -183,11 +192,10 @@ class PublicationWatch:
                 hint = f"Drop the source with `penstock drop {self._config.source}` and capture it again."
                 raise DefiniteError(message, hint)
 
-    def _error(self, table: CapturedTable, why: str) -> TableError:
+    def _error(self, table: CapturedTable, problem: _Problem) -> TableError:
         hint = f"Fix the cause, then resnapshot: ALTER SOURCES {self._config.source} RETRY TABLE {table.name};"
-        return TableError(
-            str(table.name), self._proven[table.name] + 1, f"capture of {table.name} stopped: {why}", hint
-        )
+        message = f"capture of {table.name} stopped: {problem.why}"
+        return problem.kind(str(table.name), self._proven[table.name] + 1, message, hint)
 
 
 def _next_facts(before: Facts, now: Facts, proven: Sequence[CapturedTable], durable: Lsn) -> Facts:

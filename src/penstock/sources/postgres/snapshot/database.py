@@ -92,6 +92,11 @@ class PostgresSnapshot(Snapshot):
         """Return a table with the columns that were added since its capture began."""
         return _captured(table).with_found_columns(self.tables.get(table.name))
 
+    def is_changed(self, table: ProducedTable) -> bool:
+        """Return whether the same table, by its OID, has another definition."""
+        found = self.tables.get(table.name)
+        return found is not None and found.oid == _captured(table).oid
+
     def copy(self, table: ProducedTable, tasks: int, columns: int | None = None) -> PostgresCopy:
         """Divide a table into ranges of pages."""
         captured = _captured(table)
