@@ -148,6 +148,8 @@ _FIELDS: dict[type, dict[str, str]] = {
         "null before its initial snapshot. Live views do not have this lag.",
         "reason": "The error because of which the table is being captured again without a request "
         "(`on schema change = 'resnapshot'`); otherwise null.",
+        "readable_at": "The position of the last consistent state of a table that is being captured again: it is "
+        "readable `AS OF` that position; null if there is none, or its history was removed.",
     },
 }
 

@@ -28,6 +28,7 @@ TABLE = {
     "changes": None,
     "lag_ms": None,
     "reason": None,
+    "readable_at": None,
 }
 
 

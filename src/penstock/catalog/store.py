@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from penstock.catalog.bases import Bases
+from penstock.catalog.bases import Bases, KeptBase
 from penstock.catalog.file import CatalogFile
 from penstock.catalog.progress import CopyProgress
 from penstock.catalog.sinks import Sinks
@@ -272,6 +272,8 @@ class Catalog(CatalogFile):
         values = (state, error or None, hint or None, source, upstream.schema, upstream.name, code)
         with self.transaction() as db:
             db.execute(query, (*values, *REQUESTS))
+            if state is TableState.LIVE:
+                db.execute(_FORGET_KEPT, (source, upstream.schema, upstream.name))
 
     def note_table_error(self, source: str, upstream: TableName, error: str = "", hint: str = "") -> None:
         """Record the error of a table that stays pending or live; without an error, clear it."""
@@ -290,12 +292,20 @@ class Catalog(CatalogFile):
                 _insert_request(db, request)
 
     def complete_request(
-        self, table: TableRecord, state: TableState | None, *, error: str = "", hint: str = "", code: str = ""
+        self,
+        table: TableRecord,
+        state: TableState | None,
+        *,
+        error: str = "",
+        hint: str = "",
+        code: str = "",
+        kept: KeptBase | None = None,
     ) -> None:
         """End a request that was executed or has failed: set the table's new state, or delete the table (None).
 
         If another request replaced this one meanwhile, change nothing. When the table begins again or is deleted, its
-        base versions are deleted, too: they are no longer valid.
+        base versions are deleted, too: they are no longer valid. `kept` is the last state of a table that begins again;
+        it stays readable until the table is live.
         """
         where = " WHERE source=? AND schema_name=? AND table_name=? AND state=?"
         which = (table.source, table.upstream.schema, table.upstream.name, table.state)
@@ -308,8 +318,11 @@ class Catalog(CatalogFile):
                 changed = db.execute(
                     f"UPDATE source_table SET state=?, error=?, hint=?, code=?, reason=?{where}", (*values, *which)
                 ).rowcount
+            if changed and kept is not None:
+                row = (table.source, table.local, kept.version, kept.position, kept.until, kept.schema.to_bytes())
+                db.execute("INSERT OR REPLACE INTO kept_base VALUES (?, ?, ?, ?, ?, ?)", row)
             if changed and state in (None, TableState.PENDING):
-                for about in ("base_version", "error_ahead"):
+                for about in ("base_version", "error_ahead", *(() if state else ("kept_base",))):
                     db.execute(f"DELETE FROM {about} WHERE source=? AND local=?", (table.source, table.local))
 
     def note_error_ahead(self, table: TableRecord, error: TableError | None) -> None:
@@ -375,6 +388,10 @@ def _place(table: TableRecord) -> tuple[str, str, str]:
     return table.source, table.upstream.schema, table.upstream.name
 
 
+_FORGET_KEPT = (
+    "DELETE FROM kept_base WHERE source=?1 AND local IN (SELECT local FROM source_table WHERE source=?1"
+    " AND schema_name=?2 AND table_name=?3 AND state='live')"
+)
 _INSERT_TABLE = (
     "INSERT INTO source_table (source, schema_name, table_name, local, state, error, hint, code, reason)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"

@@ -160,6 +160,14 @@ def _snapshots(source: SourceStatus) -> list[Text]:
         for table in source.tables
         if table.reason
     ]
+    parts += [
+        Text(
+            f"{table.upstream}: until its snapshot is complete, readable AS OF LSN '{table.readable_at}'",
+            style="yellow",
+        )
+        for table in source.tables
+        if table.readable_at
+    ]
     parts += [_snapshot_progress(table) for table in source.tables if table.copied_rows is not None]
     waits = dict.fromkeys(table.waiting for table in source.tables if table.waiting)
     return parts + [Text(f"snapshot: {what}", style="yellow") for what in waits]
