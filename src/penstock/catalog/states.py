@@ -57,7 +57,8 @@ class TableState(enum.StrEnum):
     """A request, set by `ADD TABLE`. The running home publishes and captures the table, and sets it to `pending`."""
     PENDING = "pending"
     """Set by `create`, or when a request to add or retry has been executed: the snapshot is not complete. The
-    table is not readable yet; one that is captured again has its last consistent state. A transient error in this state is retried; at a permanent error, the table has failed."""
+    table is not readable yet; one that is captured again has its last consistent state. A transient error in this state
+    is retried; at a permanent error, the table has failed."""
     LIVE = "live"
     """Set when the initial snapshot is complete: readable at every position from there on. Also set when a failed table
     is repaired, or resumes with other options for rejected messages. An error in this state says why apply does not

@@ -200,8 +200,8 @@ def _tables(
         status = TableStatus(*known, shown.error, shown.hint, *_copy(copies.get(table.local)))
         last = kept.get(table.local)
         readable_at = str(last.until) if last is not None and last.until >= frontiers.valid else None
-        more = {"lag_ms": lag, "reason": table.reason, "readable_at": readable_at}
-        found.append(replace(status, changes=changes.get(table.upstream), **more))
+        status = replace(status, changes=changes.get(table.upstream), lag_ms=lag)
+        found.append(replace(status, reason=table.reason, readable_at=readable_at))
     return found
 
 

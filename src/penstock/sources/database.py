@@ -174,6 +174,8 @@ class Windows(ABC):
     """
 
     KEYLESS_HINT: ClassVar[str] = "Add a primary key upstream."
+    absent: Sequence[str] = ()
+    """Columns that no longer exist upstream: they are null in all rows that are read."""
 
     def __init__(self, schema: TableSchema) -> None:
         self.schema = schema

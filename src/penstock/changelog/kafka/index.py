@@ -161,7 +161,7 @@ class Index:
     def state(self, serial: int, valid: int, valid_at: int, covered: int, now: int) -> State:
         """Return the record that makes history begin at `valid`."""
         tables = tuple(_dump_table(table) for table in self._tables.values())
-        errors = tuple(TableFailure(*error.args, error.code) for error in self.errors.values())
+        errors = tuple(TableFailure.of(error) for error in self.errors.values())
         leases = tuple(lease for lease, _ in self._leases.values() if _is_active(lease, now))
         return State(
             *(serial, self.owner, valid, valid_at, self.durable, self.peak, self.committed_at, self.published_at),

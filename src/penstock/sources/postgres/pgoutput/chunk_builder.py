@@ -64,6 +64,8 @@ def build_chunk(changes: Changes, shape: Shape) -> Chunk:
     column_indexes, kinds, owner = shape.column_indexes, kinds[:images], owner[:images]
     if shape.sent:
         off, length, tags = off[column_indexes], length[column_indexes], tags[column_indexes]
+        absent = np.array(column_indexes) < 0
+        off[absent], length[absent], tags[absent] = 0, -1, 0
     off, length = off[:, :images], length[:, :images]
     _reject_missing_keys(shape, length, owner)
     arrays: list[pa.Array] = []
