@@ -209,8 +209,8 @@ DETECTED: dict[str, list[Detected]] = {
             _CHANGED + "[stopped-column dropped and added]",
         ),
         Detected(
-            "Columns were dropped or renamed, or changed their type",
-            "The stream describes the table before its next change",
+            "Columns were renamed or changed their type, or dropped where that is not followed",
+            "The stream describes the table before its next change, and column numbers (`attnum`) are compared",
             BOTH,
             "its columns changed upstream",
             _RETRY,

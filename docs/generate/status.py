@@ -146,6 +146,10 @@ _FIELDS: dict[type, dict[str, str]] = {
         "changes": "Captured changes since the source was created; null before the first one.",
         "lag_ms": "How much older the last change in the base table is than the last one in the log, in milliseconds; "
         "null before its initial snapshot. Live views do not have this lag.",
+        "reason": "The error because of which the table is being captured again without a request "
+        "(`on schema change = 'resnapshot'`); otherwise null.",
+        "readable_at": "The position of the last consistent state of a table that is being captured again: it is "
+        "readable `AS OF` that position; null if there is none, or its history was removed.",
     },
 }
 

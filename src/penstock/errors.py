@@ -6,6 +6,7 @@
     ├── UsageError                an invalid option, argument or statement                   exit 2
     ├── DefiniteError             permanent: stays until an operator acts                    exit 3
     │   ├── TableError            one table stops at one LSN; the others continue
+    │   │   └── SchemaChangeError its definition changed upstream, and the stream cannot show what that did to its rows
     │   ├── ProtocolError         bytes from Postgres that violate the replication protocol
     │   ├── LogCorruptError       the change log does not contain what was written to it
     │   ├── HistoryExpiredError   a range begins before `valid`: that history was removed
@@ -24,7 +25,7 @@ style: a message in lower case without a full stop, and a hint in whole sentence
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 __all__ = [
     "AlreadyExistsError",
@@ -36,11 +37,13 @@ __all__ = [
     "NotOwnedError",
     "PenstockError",
     "ProtocolError",
+    "SchemaChangeError",
     "SourceExistsError",
     "SourceNotFoundError",
     "TableError",
     "TransientError",
     "UsageError",
+    "table_error",
     "with_hint",
 ]
 
@@ -84,11 +87,29 @@ class DefiniteError(PenstockError):
 class TableError(DefiniteError):
     """One table stops at `lsn`; what it shows before that position stays readable."""
 
+    code: ClassVar[str] = ""
+    """Identifies the class where an error is stored."""
+
     def __init__(self, table: str, lsn: int, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
         self.args = (table, lsn, message, hint)
         self.table = table
         self.lsn = lsn
+
+
+class SchemaChangeError(TableError):
+    """The definition of a table changed upstream in a way that cannot be applied; a new snapshot restores the table.
+
+    A table that was dropped or renamed is another case: there is nothing under its name to take a snapshot of.
+    """
+
+    code = "schema change"
+
+
+def table_error(table: str, lsn: int, message: str, hint: str = "", code: str = "") -> TableError:
+    """Return the error of a table that was stored with the `code` of its class."""
+    kind = SchemaChangeError if code == SchemaChangeError.code else TableError
+    return kind(table, lsn, message, hint)
 
 
 class ProtocolError(DefiniteError):

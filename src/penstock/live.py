@@ -19,6 +19,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructField, StructType
 
+from penstock.catalog.bases import KeptBase
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
 from penstock.changelog.as_of import no_snapshot_at
@@ -233,11 +234,17 @@ class Live:
         if upto is None:
             message = f"source {record.source} is being created or dropped"
             raise TransientError(message, "Run `penstock status` to see its state.")
+        kept = self._catalog.bases.kept(record.source).get(record.local)
+        if kept is not None and kept.position <= upto <= kept.until and not self._dropped(record):
+            earlier: DataFrame = self._store.base(self._base_path(record), kept.schema).at(kept.version)
+            return earlier
         logged = self._readable(record, upto)
         base = self._catalog.bases.newest(record.source, record.local, upto)
+        if base is None and kept is not None:
+            raise _captured_again(record, kept)
         if base is None:
             raise no_snapshot_at(record.upstream, self._catalog.bases.first(record.source, record.local), upto)
-        path = base_path(self._home, record.source, record.local).absolute()
+        path = self._base_path(record)
         log = self._catalog.log(record.source)
         at = State(base.version, base.position, base.schema, memory=base.memory)
         schema = (logged and logged.schema_within(base.position, upto)) or base.schema
@@ -260,6 +267,9 @@ class Live:
             with suppress(PenstockError):  # a user without write access to the home can still read
                 self._catalog.note_error_ahead(record, error)
 
+    def _base_path(self, record: TableRecord) -> Path:
+        return base_path(self._home, record.source, record.local).absolute()
+
     def _quarantine_path(self, record: TableRecord) -> Path:
         return quarantine_path(self._home, record.source, record.local).absolute()
 
@@ -271,7 +281,7 @@ class Live:
         base = None if upto is None else self._catalog.bases.newest(record.source, record.local, upto)
         if base is None or record.state is not TableState.LIVE:
             return messages.quarantine(self._store.spark, stored, None, None, None)
-        table = self._store.base(base_path(self._home, record.source, record.local).absolute(), base.schema)
+        table = self._store.base(self._base_path(record), base.schema)
         at = State(base.version, base.position, base.schema, memory=base.memory)
         return messages.quarantine(self._store.spark, stored, table, at, upto)
 
@@ -303,6 +313,16 @@ class Live:
         """Whether a failed table is readable up to a position: its base ends just before the error."""
         last = self._catalog.bases.newest(record.source, record.local, Lsn.LAST)
         return last is not None and upto <= last.position
+
+
+def _captured_again(record: TableRecord, kept: KeptBase) -> TransientError:
+    """Return the error for a position outside the one state of a table that is readable while it is copied again."""
+    message = f"{record.upstream} is being captured again: its new snapshot is not complete"
+    hint = (
+        f"Its last consistent state is at {kept.until}: read all tables of a query AS OF LSN '{kept.until}'. Or wait,"
+        " and run `penstock status`."
+    )
+    return TransientError(message, hint)
 
 
 def _upstream_name(record: TableRecord | ShardedTable) -> tuple[str, ...]:

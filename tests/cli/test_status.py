@@ -27,6 +27,8 @@ TABLE = {
     **dict.fromkeys(["copied_rows", "copied_bytes", "estimated_rows", "estimated_bytes", "waiting"]),
     "changes": None,
     "lag_ms": None,
+    "reason": None,
+    "readable_at": None,
 }
 
 

@@ -14,6 +14,7 @@ from penstock.sources.option_names import TableChoice, choice_text
 from penstock.sources.postgres.options import (
     Heartbeat,
     NewTables,
+    OnSchemaChange,
     OnUnrepresentable,
     Ownership,
     Partitions,
@@ -111,6 +112,7 @@ postgres_with_options = (
             "exclude_tables": optional(EXCLUDED),
             "exclude_columns": optional(COLUMNS),
             "text_columns": optional(COLUMNS),
+            "on_schema_change": optional(st.sampled_from(OnSchemaChange)),
             "on_unrepresentable": optional(st.sampled_from(OnUnrepresentable)),
             "publication_ownership": optional(st.sampled_from(Ownership)),
             "slot_ownership": optional(st.sampled_from(Ownership)),

@@ -12,7 +12,7 @@ from penstock.catalog.file import CatalogFile
 from penstock.model import TableSchema
 from penstock.positions import Lsn
 
-__all__ = ["BaseVersion", "Bases"]
+__all__ = ["BaseVersion", "Bases", "KeptBase"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,20 @@ class BaseVersion:
     schema: TableSchema
     memory: str | None = None
     """State of all messages before this position that apply needs to resume; only some tables of topics have it."""
+
+
+@dataclass(frozen=True)
+class KeptBase:
+    """The last consistent state of a table that is being captured again.
+
+    No row changed in (position, until], so this Delta version is the table at every position from `position` to
+    `until`. The log is not needed, and no longer has the changes of the table up to there.
+    """
+
+    version: int
+    position: Lsn
+    until: Lsn
+    schema: TableSchema
 
 
 class Bases:
@@ -47,6 +61,13 @@ class Bases:
         with self._catalog.connected() as db:
             row = db.execute(query, (source, local, upto)).fetchone()
         return None if row is None else BaseVersion(row[0], Lsn(row[1]), TableSchema.from_bytes(row[2]), row[3])
+
+    def kept(self, source: str) -> dict[str, KeptBase]:
+        """Return the last consistent states of tables that are being captured again, by local name."""
+        query = "SELECT local, version, position, until, columns FROM kept_base WHERE source=?"
+        with self._catalog.connected() as db:
+            rows = db.execute(query, (source,)).fetchall()
+        return {r[0]: KeptBase(r[1], Lsn(r[2]), Lsn(r[3]), TableSchema.from_bytes(r[4])) for r in rows}
 
     def positions(self, source: str, upto: Lsn) -> dict[str, Lsn]:
         """Return the position of each table's newest base at or before `upto`, by local name."""

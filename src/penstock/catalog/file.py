@@ -160,9 +160,18 @@ CREATE TABLE sink (
     id TEXT NOT NULL, started TEXT NOT NULL DEFAULT '', error TEXT, hint TEXT,
     created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP)
 """
+_REASONS = """
+ALTER TABLE source_table ADD COLUMN code TEXT NOT NULL DEFAULT '';
+ALTER TABLE source_table ADD COLUMN reason TEXT
+"""
+_KEPT = """
+CREATE TABLE kept_base (
+    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, version INTEGER NOT NULL,
+    position INTEGER NOT NULL, until INTEGER NOT NULL, columns BLOB NOT NULL, PRIMARY KEY (source, local))
+"""
 _STEPS = (
     *(_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS, _KEEPING, _MEMORIES, _ERRORS_AHEAD, _HINTS),
-    _SINKS,
+    *(_SINKS, _REASONS, _KEPT),
 )
 """The statements that migrate a catalog from one version, the index in this list, to the next."""
 _VERSION = len(_STEPS)

@@ -56,14 +56,16 @@ class TableState(enum.StrEnum):
     ADDING = "adding"
     """A request, set by `ADD TABLE`. The running home publishes and captures the table, and sets it to `pending`."""
     PENDING = "pending"
-    """Set by `create`, or when a request to add or retry has been executed: the snapshot is not complete, and the table
-    is not readable yet. A transient error in this state is retried; at a permanent error, the table has failed."""
+    """Set by `create`, or when a request to add or retry has been executed: the snapshot is not complete. The
+    table is not readable yet; one that is captured again has its last consistent state. A transient error in this state
+    is retried; at a permanent error, the table has failed."""
     LIVE = "live"
     """Set when the initial snapshot is complete: readable at every position from there on. Also set when a failed table
     is repaired, or resumes with other options for rejected messages. An error in this state says why apply does not
     advance; it is retried, and the table stays readable."""
     RETRYING = "retrying"
-    """A request, set by `RETRY TABLE`. The running home captures the table again, and sets it to `pending`."""
+    """A request, set by `RETRY TABLE`, or after a schema change (`on schema change = 'resnapshot'`). The running home
+    captures the table again, and sets it to `pending`."""
     DROPPING = "dropping"
     """A request, set by `DROP TABLE`: the table is no longer readable. The running home removes its data."""
     FAILED = "failed"

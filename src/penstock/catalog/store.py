@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from penstock.catalog.bases import Bases
+from penstock.catalog.bases import Bases, KeptBase
 from penstock.catalog.file import CatalogFile
 from penstock.catalog.progress import CopyProgress
 from penstock.catalog.sinks import Sinks
 from penstock.catalog.states import REQUESTS, SourceState, TableState
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.log_url import log_at
-from penstock.errors import TableError, TransientError
+from penstock.errors import SchemaChangeError, TableError, TransientError
 from penstock.layout import state_path
 from penstock.model import TableName
 from penstock.positions import Lsn
@@ -70,6 +70,15 @@ class TableRecord:
     state: TableState
     error: str | None = None
     hint: str | None = None
+    code: str = ""
+    """The code of its error's class; see `penstock.errors.TableError`."""
+    reason: str | None = None
+    """Why the table is captured again, if nobody requested it."""
+
+    @property
+    def schema_changed(self) -> bool:
+        """Whether it failed because its definition changed upstream."""
+        return self.state is TableState.FAILED and self.code == SchemaChangeError.code
 
 
 @dataclass(frozen=True)
@@ -145,8 +154,7 @@ class Catalog(CatalogFile):
                     " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                     (r.name, r.kind, r.spec, r.instance, r.state, r.log, r.part_of, r.shard),
                 )
-                rows = [(*_place(t), t.local, t.state, t.error, t.hint) for t in tables]
-                db.executemany("INSERT INTO source_table VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+                db.executemany(_INSERT_TABLE, [_table_row(table) for table in tables])
 
     def mark_created(self, instances: Mapping[str, str]) -> None:
         """Set sources to `ready` with their instances, atomically: all objects that they need exist."""
@@ -241,15 +249,15 @@ class Catalog(CatalogFile):
     def tables(self, source: str | None = None) -> list[TableRecord]:
         """Return the tables of a source, or of all sources."""
         query = (
-            "SELECT source, schema_name, table_name, local, state, error, hint FROM source_table"
+            "SELECT source, schema_name, table_name, local, state, error, hint, code, reason FROM source_table"
             " WHERE ?1 IS NULL OR source = ?1 ORDER BY source, schema_name, table_name"
         )
         with self.connected() as db:
             rows = db.execute(query, (source,)).fetchall()
-        return [TableRecord(r[0], TableName(r[1], r[2]), r[3], TableState(r[4]), r[5], r[6]) for r in rows]
+        return [TableRecord(r[0], TableName(r[1], r[2]), r[3], TableState(r[4]), *r[5:]) for r in rows]
 
     def set_table(
-        self, source: str, upstream: TableName, state: TableState, *, error: str = "", hint: str = ""
+        self, source: str, upstream: TableName, state: TableState, *, error: str = "", hint: str = "", code: str = ""
     ) -> None:
         """Set the state of a table, unless a request for it is pending.
 
@@ -257,12 +265,15 @@ class Catalog(CatalogFile):
         another request replaces a request; otherwise `complete_request` ends it.
         """
         query = (
-            "UPDATE source_table SET state=?1, error=?2, hint=?3 WHERE source=?4 AND schema_name=?5 AND table_name=?6"
-            " AND (state NOT IN (?7, ?8, ?9) OR ?1 IN (?7, ?8, ?9))"
+            "UPDATE source_table SET state=?1, error=?2, hint=?3, code=?7, reason=NULL"
+            " WHERE source=?4 AND schema_name=?5 AND table_name=?6"
+            " AND (state NOT IN (?8, ?9, ?10) OR ?1 IN (?8, ?9, ?10))"
         )
-        values = (state, error or None, hint or None, source, upstream.schema, upstream.name)
+        values = (state, error or None, hint or None, source, upstream.schema, upstream.name, code)
         with self.transaction() as db:
             db.execute(query, (*values, *REQUESTS))
+            if state is TableState.LIVE:
+                db.execute(_FORGET_KEPT, (source, upstream.schema, upstream.name))
 
     def note_table_error(self, source: str, upstream: TableName, error: str = "", hint: str = "") -> None:
         """Record the error of a table that stays pending or live; without an error, clear it."""
@@ -281,12 +292,20 @@ class Catalog(CatalogFile):
                 _insert_request(db, request)
 
     def complete_request(
-        self, table: TableRecord, state: TableState | None, *, error: str = "", hint: str = ""
+        self,
+        table: TableRecord,
+        state: TableState | None,
+        *,
+        error: str = "",
+        hint: str = "",
+        code: str = "",
+        kept: KeptBase | None = None,
     ) -> None:
         """End a request that was executed or has failed: set the table's new state, or delete the table (None).
 
         If another request replaced this one meanwhile, change nothing. When the table begins again or is deleted, its
-        base versions are deleted, too: they are no longer valid.
+        base versions are deleted, too: they are no longer valid. `kept` is the last state of a table that begins again;
+        it stays readable until the table is live.
         """
         where = " WHERE source=? AND schema_name=? AND table_name=? AND state=?"
         which = (table.source, table.upstream.schema, table.upstream.name, table.state)
@@ -294,12 +313,16 @@ class Catalog(CatalogFile):
             if state is None:
                 changed = db.execute(f"DELETE FROM source_table{where}", which).rowcount
             else:
-                values = (state, error or None, hint or None)
+                reason = table.reason if state is TableState.PENDING else None
+                values = (state, error or None, hint or None, code, reason)
                 changed = db.execute(
-                    f"UPDATE source_table SET state=?, error=?, hint=?{where}", (*values, *which)
+                    f"UPDATE source_table SET state=?, error=?, hint=?, code=?, reason=?{where}", (*values, *which)
                 ).rowcount
+            if changed and kept is not None:
+                row = (table.source, table.local, kept.version, kept.position, kept.until, kept.schema.to_bytes())
+                db.execute("INSERT OR REPLACE INTO kept_base VALUES (?, ?, ?, ?, ?, ?)", row)
             if changed and state in (None, TableState.PENDING):
-                for about in ("base_version", "error_ahead"):
+                for about in ("base_version", "error_ahead", *(() if state else ("kept_base",))):
                     db.execute(f"DELETE FROM {about} WHERE source=? AND local=?", (table.source, table.local))
 
     def note_error_ahead(self, table: TableRecord, error: TableError | None) -> None:
@@ -365,12 +388,26 @@ def _place(table: TableRecord) -> tuple[str, str, str]:
     return table.source, table.upstream.schema, table.upstream.name
 
 
+_FORGET_KEPT = (
+    "DELETE FROM kept_base WHERE source=?1 AND local IN (SELECT local FROM source_table WHERE source=?1"
+    " AND schema_name=?2 AND table_name=?3 AND state='live')"
+)
+_INSERT_TABLE = (
+    "INSERT INTO source_table (source, schema_name, table_name, local, state, error, hint, code, reason)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+def _table_row(table: TableRecord) -> tuple[str | None, ...]:
+    return (*_place(table), table.local, table.state, table.error, table.hint, table.code, table.reason)
+
+
 def _insert_request(db: sqlite3.Connection, request: TableRequest) -> None:
     table = request.table
     db.execute(
-        "INSERT INTO source_table VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (source, schema_name, table_name)"
-        " DO UPDATE SET state=excluded.state, error=excluded.error, hint=excluded.hint",
-        (*_place(table), table.local, table.state, table.error, table.hint),
+        f"{_INSERT_TABLE} ON CONFLICT (source, schema_name, table_name) DO UPDATE SET state=excluded.state,"
+        " error=excluded.error, hint=excluded.hint, code=excluded.code, reason=excluded.reason",
+        _table_row(table),
     )
     if request.spec is not None:
         _change_spec(db, table.source, request.spec)

@@ -155,6 +155,19 @@ def _snapshots(source: SourceStatus) -> list[Text]:
     """Return what the source waits for, the progress of snapshots, and what pending snapshots wait for."""
     parts = [Text(f"waiting: {source.waiting}", style="yellow")] if source.waiting else []
     parts += [Text(f"valid from {source.valid_from}", style="dim")] if source.valid_from else []
+    parts += [
+        Text(f"{table.upstream}: captured again because of an error: {table.reason}", style="yellow")
+        for table in source.tables
+        if table.reason
+    ]
+    parts += [
+        Text(
+            f"{table.upstream}: until its snapshot is complete, readable AS OF LSN '{table.readable_at}'",
+            style="yellow",
+        )
+        for table in source.tables
+        if table.readable_at
+    ]
     parts += [_snapshot_progress(table) for table in source.tables if table.copied_rows is not None]
     waits = dict.fromkeys(table.waiting for table in source.tables if table.waiting)
     return parts + [Text(f"snapshot: {what}", style="yellow") for what in waits]

@@ -17,6 +17,8 @@ is later, and for all transactions that ran then. So nothing is missed.
 Tables are independent: one that was dropped upstream, or that the upstream refuses to send, fails alone. A change for
 one table must not hide a gap of another, so the others are checked first, as capture does when it connects.
 
+The last base table of a table that is captured again stays readable until the new one is complete: `_last_state`.
+
 If the process dies in between, the request is still in the catalog and is executed again from the start. Every step can
 be repeated.
 
@@ -39,6 +41,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from penstock.catalog.bases import KeptBase
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord, TableRequest
 from penstock.changelog.interface import ChangeLog
@@ -48,7 +51,7 @@ from penstock.engine.lifecycle import HALF
 from penstock.engine.requests import dropped, retry_request
 from penstock.engine.shards import reject_shard
 from penstock.engine.table_names import named_sources
-from penstock.errors import DefiniteError, PenstockError, TableError, UsageError
+from penstock.errors import DefiniteError, HistoryExpiredError, PenstockError, TableError, UsageError
 from penstock.fields import with_fields
 from penstock.layout import base_path
 from penstock.model import TableName
@@ -57,6 +60,7 @@ from penstock.positions import Lsn
 from penstock.sources.findings import Finding, error
 from penstock.sources.interface import Source
 from penstock.sources.produced_table import ProducedTable
+from penstock.tables.message_tables import message_tables
 
 __all__ = ["Described", "alter", "describe", "give_up", "is_set", "request_options", "set_options"]
 
@@ -97,6 +101,7 @@ def alter(
         if isinstance(table, ProducedTable)
     ]
     gone = [request for request in requests if request.state is TableState.DROPPING]
+    kept = {request.upstream: _last_state(catalog, request, log, durable) for request in requests}
     refused = {name: why for name, why in found.items() if isinstance(why, Finding)}
     altered = instance.alter_tables(new, [request.upstream for request in gone], refused)
     found, config = {**found, **altered.refused}, altered.config
@@ -106,13 +111,13 @@ def alter(
         record.name, record.state, instance=config.model_dump_json(), error=recorded[0], hint=recorded[1]
     )
     _end(log, record, gone)
-    return [_settle(home, catalog, request, found, published) for request in requests]
+    return [_settle(home, catalog, request, found, published, kept[request.upstream]) for request in requests]
 
 
 def give_up(catalog: Catalog, requests: Sequence[TableRecord], error: PenstockError) -> None:
     """Record a permanent error that prevents the requests: the tables have failed until an operator acts."""
     for request in requests:
-        catalog.complete_request(request, TableState.FAILED, error=error.message, hint=error.hint)
+        catalog.complete_request(request, TableState.FAILED, error=error.message, hint=error.hint, code=request.code)
 
 
 def _end_incomplete(record: SourceRecord, requests: Sequence[TableRecord], log: ChangeLog) -> Lsn:
@@ -148,7 +153,33 @@ def _end(log: ChangeLog, source: SourceRecord, gone: Sequence[TableRecord]) -> N
             writer.publish([], durable, errors=errors)
 
 
-def _settle(home: Path, catalog: Catalog, request: TableRecord, found: Described, published: Lsn) -> str:
+def _last_state(catalog: Catalog, request: TableRecord, log: ChangeLog, durable: Lsn) -> KeptBase | None:
+    """Return the last state of a table that is captured again, as far as it can be read without the log.
+
+    The log forgets the changes of the table when capture begins it again; what remains is its newest base. That is also
+    the state at later positions, up to the next change, the error of the table, or the end of the log.
+    """
+    if request.state is not TableState.RETRYING or message_tables(log) is not None:
+        return None
+    with closing(log.reader()) as reader:
+        logged = reader.tables().get(request.upstream)
+        error = None if logged is None else logged.error
+        if logged is None or (error is None and request.error is not None):
+            return None  # the base itself may be wrong
+        end = durable if error is None else Lsn(min(durable, error.lsn - 1))
+        base = catalog.bases.newest(request.source, request.local, end)
+        if base is None:
+            return None
+        try:
+            unchanged = not reader.extent(request.upstream, base.position, end).chunks
+        except HistoryExpiredError:
+            unchanged = False
+    return KeptBase(base.version, base.position, end if unchanged else base.position, base.schema)
+
+
+def _settle(
+    home: Path, catalog: Catalog, request: TableRecord, found: Described, published: Lsn, kept: KeptBase | None
+) -> str:
     """Record the result of a request in the catalog; return a progress message."""
     if request.state is TableState.DROPPING:
         shutil.rmtree(base_path(home, request.source, request.local), ignore_errors=True)
@@ -156,9 +187,9 @@ def _settle(home: Path, catalog: Catalog, request: TableRecord, found: Described
         return f"{request.source}: {request.upstream} is dropped"
     table = found[request.upstream]
     if isinstance(table, Finding):
-        catalog.complete_request(request, TableState.FAILED, error=table.why, hint=table.hint)
+        catalog.complete_request(request, TableState.FAILED, error=table.why, hint=table.hint, code=request.code)
         return f"{request.source}: {request.upstream} cannot be captured: {table.why}"
-    catalog.complete_request(request, TableState.PENDING)
+    catalog.complete_request(request, TableState.PENDING, kept=kept)
     how = "captured again" if request.state is TableState.RETRYING else "added"
     return f"{request.source}: {request.upstream} is {how}, published from {published}"
 

@@ -52,7 +52,7 @@ from penstock.sources.produced_table import ProducedTable
 from penstock.spark.worker_errors import brief
 from penstock.tables.base import DeltaBaseTable
 from penstock.tables.base_state import State
-from penstock.tables.columns import column
+from penstock.tables.columns import column, without_columns
 from penstock.tables.compare import changed_keys
 from penstock.tables.live_table import live_table
 from penstock.tables.log_tail import read_tail
@@ -226,7 +226,9 @@ class Repairer:
         if found.keys is not None:
             live = rows_with_keys(live, found.keys, schema)
         expected, live = (rows_with_keys(side, left, schema, "left_anti") for side in (expected, live))
-        changed = changed_keys(expected, live, schema).localCheckpoint()
+        # a column that was dropped upstream is null in the rows that were read, and keeps its value in unchanged rows
+        compared, others = (without_columns(side, windows.absent) for side in (expected, live))
+        changed = changed_keys(compared, others, schema).localCheckpoint()
         count = changed.count()
         failed = table.state() is TableState.FAILED
         if count or failed:

@@ -107,7 +107,7 @@ def retry_request(catalog: Catalog, record: SourceRecord, table: str) -> TableRe
         raise UsageError(message, "RETRY TABLE requires a table that is live or failed; see `penstock status`.")
     instance = instance_of(record)  # raises an error if this kind of source cannot restart a single table
     instance.restarted([each for each in instance.produced() if each.name == found.upstream])
-    return TableRequest(replace(found, state=TableState.RETRYING))
+    return TableRequest(replace(found, state=TableState.RETRYING, reason=None))
 
 
 def _reject_known(known: TableRecord | None) -> None:

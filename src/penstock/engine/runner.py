@@ -6,6 +6,7 @@
                    sources that are ready           ─▶ started, unless another process holds the lock
                    creates and drops of a process that died ─▶ rolled back, completed
                    tables created upstream          ─▶ requested (see `new_tables`)
+                   tables altered upstream          ─▶ captured again, as an option (see `changed_tables`)
                    requested options and tables     ─▶ reconciled
                    history that no reader needs     ─▶ released
                    sinks                            ─▶ started, restarted with changed options, stopped, dropped
@@ -30,6 +31,7 @@ from pathlib import Path
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.engine.alarms import AlarmWatch
+from penstock.engine.changed_tables import ChangedTables
 from penstock.engine.error_policy import Tries, explained
 from penstock.engine.lifecycle import HALF, recover
 from penstock.engine.locks import take_source, try_lifecycle_lock
@@ -83,6 +85,7 @@ class HomeRunner:
         self._reconciling = threading.Lock()
         self._watch: threading.Thread | None = None
         self._new_tables = NewTables(catalog, progress)
+        self._changed_tables = ChangedTables(catalog, progress)
         self._watches = UpstreamWatches()
         self._alarms = AlarmWatch(home, partial(home_status, home, catalog, self._watches), progress)
         self._states = StateEvents(catalog, progress)
@@ -112,6 +115,7 @@ class HomeRunner:
         if any(record.state in HALF and record.name not in self._ending for record in records):
             self._try("unfinished creates and drops cannot be recovered yet", self._recover)
         self._try("new tables cannot be captured yet", partial(self._new_tables.look, list(self._sources)))
+        self._try("tables cannot be captured again yet", partial(self._changed_tables.look, list(self._sources)))
         for name, source in self._sources.items():
             source.record_failure()
             self._try(f"{name}: its options cannot be changed yet", source.set_options, name)
@@ -275,6 +279,7 @@ class HomeRunner:
         self._alarms.stop()
         self._watches.close()
         self._new_tables.close()
+        self._changed_tables.close()
         if self._watch is not None:
             self._watch.join()
         self._sinks.stop()

@@ -48,7 +48,7 @@ from penstock.engine.instruments import SNAPSHOT_SECONDS
 from penstock.engine.table import Progress, RunningTable
 from penstock.engine.table_errors import TableErrors, translated_errors, translated_spark_errors
 from penstock.engine.work_rounds import side_by_side
-from penstock.errors import PenstockError, TableError, TransientError
+from penstock.errors import PenstockError, SchemaChangeError, TableError, TransientError
 from penstock.event_log import Event
 from penstock.model import TableName
 from penstock.sources.database import Database, Snapshot, TableCopy, Tally
@@ -129,7 +129,8 @@ class InitialSnapshot:
         if isinstance(found, str):
             why = f"{table.record.upstream} cannot be copied: {found}"
             hint = f"Resnapshot it: ALTER SOURCES {self._source} RETRY TABLE {table.record.upstream};"
-            self._fail(table, TableError(str(table.record.upstream), snapshot.position, why, hint))
+            kind = SchemaChangeError if snapshot.is_changed(table.captured) else TableError
+            self._fail(table, kind(str(table.record.upstream), snapshot.position, why, hint))
             return False
         name, total = table.record.upstream, table.captured.estimated_rows
         self._report(Event(f"copying {name}", "table_copying", table=name, total=total))

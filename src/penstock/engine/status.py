@@ -189,7 +189,7 @@ def _tables(
 ) -> list[TableStatus]:
     found, logged, ahead = [], log.tables(), catalog.errors_ahead(source)
     bases, changes = catalog.bases.positions(source, frontiers.durable), log.changes()
-    lags = _BaseLags(log, frontiers)
+    lags, kept = _BaseLags(log, frontiers), catalog.bases.kept(source)
     for table in catalog.tables(source):
         base = bases.get(table.local)
         behind = _behind(log, table.upstream, base, frontiers.durable) if base is not None else 0
@@ -198,7 +198,10 @@ def _tables(
         known = (f"{source}.{table.local}", str(table.upstream), shown.state.value, position, behind)
         lag = None if base is None else lags.at(base) if behind else 0.0
         status = TableStatus(*known, shown.error, shown.hint, *_copy(copies.get(table.local)))
-        found.append(replace(status, changes=changes.get(table.upstream), lag_ms=lag))
+        last = kept.get(table.local)
+        readable_at = str(last.until) if last is not None and last.until >= frontiers.valid else None
+        status = replace(status, changes=changes.get(table.upstream), lag_ms=lag)
+        found.append(replace(status, reason=table.reason, readable_at=readable_at))
     return found
 
 

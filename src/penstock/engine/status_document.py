@@ -33,6 +33,8 @@ class TableStatus:
 
     `position` is the position of its base table, and `behind` the number of changes in the log that are not applied to
     it yet. The fields from `copied_rows` to `waiting` describe a snapshot in progress, and what it waits for.
+    `reason` says why a table is being captured again without a request, and `readable_at` is the position of the last
+    consistent state of a table that is being captured again.
     `changes` is the number of changes in the log since the source was created, and `lag_ms` how much older the last
     change in the base table is than the last one in the log.
     """
@@ -51,6 +53,8 @@ class TableStatus:
     waiting: str | None = None
     changes: int | None = None
     lag_ms: float | None = None
+    reason: str | None = None
+    readable_at: str | None = None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.engine.error_policy import Tries
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TableError
 from penstock.layout import base_path, quarantine_path
 from penstock.model import TableName
 from penstock.positions import Lsn
@@ -124,6 +124,10 @@ class RunningTable:
         """Record a permanent error of the table."""
         if self.gone:
             return
+        code = error.code if isinstance(error, TableError) else ""
         self.catalog.set_table(
-            self.record.source, self.record.upstream, TableState.FAILED, error=error.message, hint=error.hint
+            *(self.record.source, self.record.upstream, TableState.FAILED),
+            error=error.message,
+            hint=error.hint,
+            code=code,
         )

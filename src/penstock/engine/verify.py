@@ -207,6 +207,7 @@ def _verdict(sides: _Sides, table: TableRecord, limit: int, exact: bool) -> Verd
         return Verdict(name, table.local, position, error=error.message, hint=error.hint)
     rows = sides.store.copied_rows(sides.snapshot.copy(captured, sides.store.parallelism, len(live.columns)))
     key = captured.table_schema().key
+    rows, live = (sides.store.without_columns(side, captured.absent_columns()) for side in (rows, live))
     found = sides.store.differences(rows, live, key, limit, exact=exact)
     return Verdict(name, table.local, position, key, found)
 

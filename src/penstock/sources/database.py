@@ -123,6 +123,10 @@ class Snapshot(ABC):
     def find(self, table: ProducedTable) -> ProducedTable | str:
         """Return a captured table with the columns that it has here, or the reason why it cannot be copied."""
 
+    def is_changed(self, table: ProducedTable) -> bool:
+        """Return whether a table that cannot be copied exists, with another definition."""
+        return False
+
     @abstractmethod
     def copy(self, table: ProducedTable, tasks: int, columns: int | None = None) -> TableCopy:
         """Return the copy of a table that `find` returned, for `tasks` workers; `columns` limits it to the first."""
@@ -191,6 +195,8 @@ class Windows(ABC):
     """
 
     KEYLESS_HINT: ClassVar[str] = "Add a primary key upstream."
+    absent: Sequence[str] = ()
+    """Columns that no longer exist upstream: they are null in all rows that are read."""
 
     def __init__(self, schema: TableSchema) -> None:
         self.schema = schema

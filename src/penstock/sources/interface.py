@@ -396,6 +396,15 @@ class Source(SourceOptions, ABC):
         """
         return ()
 
+    def find_changed_tables(
+        self, instance: InstanceConfig, tables: Collection[TableName]
+    ) -> Mapping[TableName, ProducedTable | Finding] | None:
+        """Return the present definitions of tables that stopped because their definition changed upstream.
+
+        A finding says why a table cannot be captured as it is now. None: such tables wait for a request of a user.
+        """
+        return None
+
     def instance_options(self) -> dict[str, Any]:
         """Return the alterable options as fields of the instance config."""
         return {option: getattr(self, option) for option in self.ALTERABLE - self.RESNAPSHOT}

@@ -30,6 +30,10 @@ class ProducedTable(BaseModel, ABC):
     def table_schema(self) -> TableSchema:
         """Return its columns and its key at the beginning of the capture."""
 
+    def absent_columns(self) -> tuple[str, ...]:
+        """Return the columns that no longer exist upstream."""
+        return ()
+
     def comments(self) -> dict[str, str]:
         """Return the comments on its columns."""
         return {}

@@ -8,7 +8,7 @@ Penstock adds beside upstream columns have a reserved prefix.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -28,12 +28,28 @@ from pyspark.sql.types import (
 from penstock.model import OWN_PREFIX, TableSchema, is_rescuable, is_rescued, missing_value, rescued_index
 from penstock.spark.images import spark_schema
 
-__all__ = ["column", "exact", "own", "quoted", "rescuable", "text_of", "toastable", "widened", "with_texts"]
+__all__ = [
+    "column",
+    "exact",
+    "own",
+    "quoted",
+    "rescuable",
+    "text_of",
+    "toastable",
+    "widened",
+    "with_texts",
+    "without_columns",
+]
 
 
 def quoted(name: str) -> str:
     """Quote `name` as one part of a Spark SQL name."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def without_columns(rows: DataFrame, names: Collection[str]) -> DataFrame:
+    """Return rows without the columns named exactly so."""
+    return rows.select(*(column(name) for name in rows.columns if name not in names)) if names else rows
 
 
 def column(name: str, of: str = "") -> Column:

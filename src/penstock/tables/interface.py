@@ -17,7 +17,7 @@ without inspecting them. ``tests/tables/test_base_contract.py`` tests the contra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -203,6 +203,9 @@ class TableStore(Protocol):
 
     def copied_rows(self, copy: TableCopy) -> Rows:
         """Return the rows of an upstream table."""
+
+    def without_columns(self, rows: Rows, names: Collection[str]) -> Rows:
+        """Return rows without these columns."""
 
     def differences(self, upstream: Rows, live: Rows, key: Sequence[str], limit: int, *, exact: bool) -> Differences:
         """Compare the rows of both sides."""

@@ -13,7 +13,7 @@ they are an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from penstock.spark.images import spark_schema
 from penstock.spark.jobs import SparkJobs
 from penstock.tables.base import DeltaBaseTable
 from penstock.tables.base_state import State
-from penstock.tables.columns import column
+from penstock.tables.columns import column, without_columns
 from penstock.tables.compaction import DeltaCompaction
 from penstock.tables.compare import Differences, differences
 from penstock.tables.interface import UNFINISHED, BaseTable, CreateOptions, NetChange, TableStore
@@ -115,6 +115,10 @@ class SparkTables:
     def copied_rows(self, copy: TableCopy) -> DataFrame:
         """Read ranges in Spark tasks."""
         return rows_of_ranges(self._spark, copy)
+
+    def without_columns(self, rows: DataFrame, names: Collection[str]) -> DataFrame:
+        """Select the other columns."""
+        return without_columns(rows, names)
 
     def differences(
         self, upstream: DataFrame, live: DataFrame, key: Sequence[str], limit: int, *, exact: bool

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,6 +149,10 @@ class MemoryTables:
     def copied_rows(self, copy: TableCopy) -> pa.Table:
         """Read all ranges."""
         return _copied(copy)
+
+    def without_columns(self, rows: pa.Table, names: Collection[str]) -> pa.Table:
+        """Select the other columns."""
+        return rows.select([name for name in rows.column_names if name not in names])
 
     def differences(
         self, upstream: pa.Table, live: pa.Table, key: Sequence[str], limit: int, *, exact: bool

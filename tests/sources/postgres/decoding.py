@@ -11,12 +11,19 @@ from tests.sources.postgres.messages import COLUMNS, buffer, captured, relation
 from penstock.changelog.chunk_codec import StoredChunk
 from penstock.changelog.interface import Chunk
 from penstock.errors import DefiniteError, TableError
+from penstock.fields import with_fields
 from penstock.model import Image, TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured_table import CapturedColumn
 from penstock.sources.postgres.pgoutput.decode_result import DecodeResult
 from penstock.sources.postgres.pgoutput.decoder import Decoder
-from penstock.sources.postgres.pgoutput.relations import RejectedShape, RelationColumn, Shape, UnknownColumnsError
+from penstock.sources.postgres.pgoutput.relations import (
+    RejectedShape,
+    RelationColumn,
+    Shape,
+    UnknownColumnsError,
+    lost_columns,
+)
 from penstock.sources.postgres.replication.interference import InterferenceGuard
 from penstock.sources.postgres.types import PostgresType
 
@@ -102,7 +109,8 @@ def feed(
 ) -> Log:
     """Decode a stream that arrives in pieces; bytes that are not consumed are put before the next piece.
 
-    Decoding stops at interference, as capture does.
+    Decoding stops at interference, as capture does. Columns that are missing count as dropped, unless `learned` is a
+    rejected shape.
     """
     made, log, rest = Decoder(shapes, Lsn(start), ended, guard=guard), Log(), b""
     for piece in pieces:
@@ -112,6 +120,11 @@ def feed(
             try:
                 found = made.decode(buffer(rest, slack=40), len(rest), force=force)
             except UnknownColumnsError as unknown:
+                lost = lost_columns(unknown.shape, unknown.relation)
+                if lost and not isinstance(learned, RejectedShape):
+                    table = with_fields(unknown.shape.table, absent=(*unknown.shape.table.absent, *lost))
+                    made.shapes.learn(unknown.relation, Shape.of(table, unknown.shape.version))
+                    continue
                 if unknown.shape.name != learned.name:
                     raise
                 made.shapes.learn(unknown.relation, learned)

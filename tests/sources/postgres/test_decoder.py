@@ -203,7 +203,8 @@ def test_commit_out_of_order_is_rejected(force: bool) -> None:
 # -- tables that stop ------------------------------------------------------------------------------------------------
 
 DRIFTS: list[tuple[tuple[RelationColumn, ...], str, str]] = [
-    (COLUMNS[:1], "d", "dropped or renamed: name"),
+    ((COLUMNS[0], replace(COLUMNS[1], name="other")), "d", "dropped or renamed: name"),
+    (COLUMNS[1:], "d", "dropped or renamed: id"),
     ((COLUMNS[0], replace(COLUMNS[1], oid=17)), "d", "changed in type: name"),
     ((COLUMNS[0], replace(COLUMNS[1], typmod=9)), "d", "changed in type: name"),
     ((COLUMNS[1], COLUMNS[0]), "d", "another order"),
@@ -303,7 +304,7 @@ def test_both_tables_can_stop() -> None:
     log = feed(
         [
             begin(1) + DESCRIBED + insert(ORDERS, b"\xff", "a") + commit(100),
-            begin(2) + relation(ITEMS, "items", COLUMNS[:1]) + insert(ITEMS, 1) + commit(200),
+            begin(2) + relation(ITEMS, "items", COLUMNS[1:]) + insert(ITEMS, 1) + commit(200),
             begin(3) + insert(ITEMS, 1) + insert(ORDERS, 1, "a") + commit(300),
         ]
     )

@@ -30,11 +30,12 @@ from tests.sources.postgres.messages import (
     wal,
 )
 
-from penstock.errors import ProtocolError
+from penstock.errors import ProtocolError, SchemaChangeError
+from penstock.fields import with_fields
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.pgoutput.decoder import Decoder
-from penstock.sources.postgres.pgoutput.relations import RejectedShape, UnknownColumnsError
+from penstock.sources.postgres.pgoutput.relations import RejectedShape, RelationColumn, Shape, UnknownColumnsError
 
 FIRST = begin(1) + DESCRIBED + insert(ORDERS, 1, "a") + commit(10)
 
@@ -132,7 +133,8 @@ def test_failure_in_a_rolled_back_part_stops_no_table(force: bool) -> None:
     log = feed([stream], force=force)
     assert (rows(log), log.errors) == ([(10, 0, 1), (40, 1, 10), (40, 3, 11)], [])
     log = feed(
-        [FIRST + bad + abort(50, 51) + more + block_commit(50, 40) + begin(9) + insert(ORDERS, 9, "z") + commit(50)]
+        [FIRST + bad + abort(50, 51) + more + block_commit(50, 40) + begin(9) + insert(ORDERS, 9, "z") + commit(50)],
+        learned=RejectedShape(WIDER.name, "its columns changed upstream"),
     )
     assert [(error.table, error.lsn) for error in log.errors] == [("public.orders", 40)]
     assert [row for row in rows(log) if row[0] > 40] == []
@@ -167,10 +169,78 @@ def test_added_column_continues_in_a_new_schema_version(size: int, force: bool) 
     assert [image[4] for image in again.of("orders")] == [(4, "d", "n")]
 
 
-def test_dropping_an_added_column_stops_the_table() -> None:
+DROPPED = relation(ORDERS, "orders", COLUMNS[:1])
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("size", [1, 50, 10_000])
+def test_dropped_column_is_null_from_then_on(size: int, force: bool) -> None:
+    """It stays so when a column is added later, and in a transaction that was begun before."""
+    wider = relation(ORDERS, "orders", (COLUMNS[0], WIDER_COLUMNS[2]))
+    stream = (
+        FIRST
+        + begin(2) + insert(ORDERS, 2, "b") + DROPPED + insert(ORDERS, 3) + update(ORDERS, [2]) + commit(20)
+        + begin(3) + insert(ORDERS, 4) + commit(30)
+    )  # fmt: skip
+    log = feed(pieces(stream, size), force=force)
+    assert [image[4] for image in log.of("orders")] == [(1, "a"), (2, "b"), (3, None), (2, None), (4, None)]
+    assert log.errors == []
+    table = with_fields(WIDER.table, absent=("name",))
+    added = begin(4) + wider + insert(ORDERS, 5, "n") + commit(40)
+    log = feed(pieces(stream + added, size), force=force, learned=Shape.of(table, WIDER.version))
+    assert [image[4] for image in log.of("orders")][-2:] == [(4, None), (5, None, "n")]
+
+
+def test_dropping_an_added_column_continues() -> None:
     stream = FIRST + begin(2) + ADDED + insert(ORDERS, 3, "c", "n") + commit(20)
     log = feed([stream + begin(3) + relation(ORDERS, "orders") + insert(ORDERS, 4, "d") + commit(30)])
-    assert [(error.lsn, "dropped or renamed: note" in error.message) for error in log.errors] == [(30, True)]
+    assert [image[4] for image in log.of("orders")] == [(1, "a"), (3, "c", "n"), (4, "d", None)]
+    assert log.errors == []
+
+
+def test_dropped_column_that_is_not_proven_stops_the_table() -> None:
+    stream = FIRST + begin(2) + DROPPED + insert(ORDERS, 3) + commit(20)
+    log = feed([stream], learned=RejectedShape(WIDER.name, "its columns changed upstream"))
+    assert [(error.lsn, type(error)) for error in log.errors] == [(20, SchemaChangeError)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (COLUMNS, "dropped upstream and added again: name"),
+        ((COLUMNS[0], WIDER_COLUMNS[2], COLUMNS[1]), "dropped upstream and added again: name"),
+    ],
+)
+def test_column_that_is_added_again_under_its_name_stops_the_table(
+    columns: tuple[RelationColumn, ...], expected: str
+) -> None:
+    stream = FIRST + begin(2) + DROPPED + insert(ORDERS, 3) + commit(20)
+    again = relation(ORDERS, "orders", columns) + insert(ORDERS, 4, *"de"[: len(columns) - 1])
+    log = feed([stream + begin(3) + again + commit(30)])
+    assert [(error.lsn, expected in error.message) for error in log.errors] == [(30, True)]
+
+
+def test_column_that_is_dropped_while_another_one_appears_stops_the_table() -> None:
+    """The other one might be the first one under another name."""
+    both = relation(ORDERS, "orders", (COLUMNS[0], WIDER_COLUMNS[2]))
+    log = feed([FIRST + begin(2) + both + insert(ORDERS, 3, "c") + commit(20)])
+    assert ["dropped or renamed: name" in error.message for error in log.errors] == [True]
+
+
+def test_rolled_back_drop_leaves_the_column() -> None:
+    """The transaction with the drop arrives in parts, and is rolled back."""
+    stream = (
+        FIRST
+        + block(7, (7, DROPPED), (7, insert(ORDERS, 3)))
+        + abort(7, 7)
+        + begin(3)
+        + relation(ORDERS, "orders")
+        + insert(ORDERS, 4, "d")
+        + commit(30)
+    )
+    log = feed([stream])
+    assert [image[4] for image in log.of("orders")] == [(1, "a"), (4, "d")]
+    assert log.errors == []
 
 
 def test_column_added_and_dropped_in_one_transaction_stops_the_table() -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.sources.postgres.capturing import Capture, check_publication_often
 
 from penstock.changelog.sqlite.log import SqliteLogReader
+from penstock.errors import SchemaChangeError
 from penstock.model import TableName, base_type_name, enum_labels, is_not_null, missing_value, type_name
 from penstock.positions import Lsn
 from penstock.testing.waiting import until
@@ -22,6 +23,106 @@ ACCOUNTS = "CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, balance nu
 AUDIT = "CREATE TABLE audit (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, what text)"
 
 
+OWNED = (
+    "INSERT INTO accounts SELECT n, (SELECT string_agg(md5(n::text || i::text), '') FROM generate_series(1, 300) i), n"
+    " FROM generate_series(1, 3) n"
+)
+
+
+def _after(change: Any) -> tuple[Any, ...] | None:
+    return None if change["after"] is None else tuple(change["after"].values())
+
+
+@pytest.mark.parametrize("down", [False, True], ids=["running", "stopped"])
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_dropped_column_is_null_in_later_changes(
+    database: Any, capture: Start, now: Now, down: bool, identity: str
+) -> None:
+    """Also in updates that omit a TOAST value, and when capture begins again after the drop."""
+    database.execute(f"{ACCOUNTS}; ALTER TABLE accounts REPLICA IDENTITY {identity}")
+    running = capture()
+    database.execute(OWNED)
+    if down:
+        running.wait(now())
+        running.stop()
+    database.execute("UPDATE accounts SET balance = 10 WHERE id = 1")
+    database.execute("ALTER TABLE accounts DROP COLUMN balance")
+    database.execute("INSERT INTO accounts VALUES (4, 'd'); UPDATE accounts SET id = 30 WHERE id = 3")
+    database.execute("DELETE FROM accounts WHERE id = 2; ALTER TABLE accounts ADD COLUMN note text DEFAULT 'n'")
+    if down:
+        running.start()
+    else:
+        running.wait(now())
+    database.execute("INSERT INTO accounts VALUES (5, 'e', 'f')")
+    running.wait(now())
+    found = [_after(change) for change in running.changes("accounts")]
+    assert running.error("accounts") is None
+    short = [None if row is None else (row[0], len(row[1] or "") < 10, *row[2:]) for row in found]
+    assert [None if row is None else row[0] for row in short] == [1, 2, 3, 1, 4, 30, None, 5]
+    balances = [None if row is None else row[2] and float(row[2]) for row in short]
+    assert balances == [1.0, 2.0, 3.0, 10.0, None, None, None, None]
+    assert short[-1] == (5, True, None, "f")
+    running.stop()
+    running.start()
+    database.execute("INSERT INTO accounts VALUES (6, 'g', 'h')")
+    running.wait(now())
+    assert _after(running.changes("accounts")[-1]) == (6, "g", None, "h")
+
+
+@pytest.mark.parametrize("down", [False, True], ids=["running", "stopped"])
+@pytest.mark.parametrize(
+    ("setup", "ddl", "row", "expected"),
+    [
+        ("", "DROP COLUMN balance, ADD COLUMN balance numeric(12,2)", "2, 'a', 7", "added again: balance"),
+        ("", "DROP COLUMN balance", "2, 'a'", ""),
+        (
+            "ALTER TABLE accounts DROP CONSTRAINT accounts_pkey, REPLICA IDENTITY FULL",
+            "DROP COLUMN owner",
+            "2, 7",
+            "owner",
+        ),
+        ("", "DROP COLUMN id", "'a', 7", "id"),
+    ],
+    ids=["added again", "dropped", "keyless", "key"],
+)
+def test_dropped_column_that_matters_stops_the_table(
+    database: Any, capture: Start, now: Now, setup: str, ddl: str, row: str, expected: str, down: bool
+) -> None:
+    database.execute(f"{ACCOUNTS}; {AUDIT}; {setup}")
+    running = capture()
+    database.execute("INSERT INTO accounts VALUES (1, 'a', 1)")
+    running.wait(now())
+    if down:
+        running.stop()
+    database.execute(f"ALTER TABLE accounts {ddl}; INSERT INTO accounts VALUES ({row})")
+    if down:
+        running.start()
+    database.execute("INSERT INTO audit (what) VALUES ('one')")
+    running.wait(now())
+    if expected:
+        until(lambda: running.error("accounts") is not None, "the error")
+    error = running.error("accounts")
+    assert (error is None) == (not expected)
+    assert error is None or (isinstance(error, SchemaChangeError) and expected in error.message)
+    assert running.error("audit") is None
+
+
+def test_column_that_comes_back_after_its_drop_was_followed_stops_the_table(
+    database: Any, capture: Start, now: Now
+) -> None:
+    database.execute(ACCOUNTS)
+    running = capture()
+    database.execute("INSERT INTO accounts VALUES (1, 'a', 1); ALTER TABLE accounts DROP COLUMN balance")
+    database.execute("INSERT INTO accounts VALUES (2, 'b')")
+    running.wait(now())
+    assert running.error("accounts") is None
+    running.stop()
+    running.start()
+    database.execute("ALTER TABLE accounts ADD COLUMN balance numeric(12,2) DEFAULT 5")
+    until(lambda: running.error("accounts") is not None, "the check of the catalogs")
+    assert "dropped upstream and added again: balance" in str(running.error("accounts"))
+
+
 @pytest.mark.parametrize(
     ("ddl", "expected"),
     [
@@ -29,7 +130,11 @@ AUDIT = "CREATE TABLE audit (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
             "ALTER TABLE accounts RENAME TO renamed; ALTER TABLE renamed RENAME owner TO owner2",
             "renamed to public.renamed",
         ),
-        ("ALTER TABLE accounts DROP COLUMN owner", "dropped or renamed: owner"),
+        ("ALTER TABLE accounts DROP COLUMN owner, ADD COLUMN owners int", "dropped or renamed: owner"),
+        (
+            "ALTER TABLE accounts DROP COLUMN balance; ALTER TABLE accounts RENAME owner TO balance",
+            "dropped or renamed",
+        ),
         ("ALTER TABLE accounts RENAME owner TO holder", "holder"),
         ("ALTER TABLE accounts ALTER balance TYPE numeric(14,2)", "changed in type: balance"),
         ("ALTER TABLE accounts REPLICA IDENTITY NOTHING", "replica identity"),
@@ -52,7 +157,7 @@ def test_ddl_stops_that_table_only(database: Any, capture: Start, now: Now, ddl:
     database.execute(ddl)
     database.execute("INSERT INTO audit (what) VALUES ('two')")
     table = "renamed" if "renamed" in ddl else "accounts"
-    names = {"renamed": "owner2", "holder": "holder", "DROP COLUMN": "balance"}
+    names = {"renamed": "owner2", "holder": "holder", "owners": "owners", "DROP COLUMN": "balance"}
     holder = next((name for fragment, name in names.items() if fragment in ddl), "owner")
     database.execute(f"INSERT INTO {table} (id, {holder}) VALUES (2, '7')")
     database.execute("INSERT INTO audit (what) VALUES ('three')")

@@ -35,7 +35,7 @@ from penstock.changelog.kafka.records import (
     to_text,
 )
 from penstock.changelog.kafka.staged_transactions import StagedTransactions
-from penstock.errors import LogCorruptError, TableError
+from penstock.errors import LogCorruptError, TableError, table_error
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 
@@ -133,7 +133,7 @@ class Index:
         for xid in record.ended:
             self.staging.end(xid)
         for error in record.errors:
-            self.errors.setdefault(TableName.parse(error.table), TableError(*error))
+            self.errors.setdefault(TableName.parse(error.table), table_error(*error))
         self.publications.add(record.durable, record.peak, offset)
         self.durable, self.peak = record.durable, record.peak
         if record.committed_at is not None:
@@ -161,7 +161,7 @@ class Index:
     def state(self, serial: int, valid: int, valid_at: int, covered: int, now: int) -> State:
         """Return the record that makes history begin at `valid`."""
         tables = tuple(_dump_table(table) for table in self._tables.values())
-        errors = tuple(TableFailure(*error.args) for error in self.errors.values())
+        errors = tuple(TableFailure.of(error) for error in self.errors.values())
         leases = tuple(lease for lease, _ in self._leases.values() if _is_active(lease, now))
         return State(
             *(serial, self.owner, valid, valid_at, self.durable, self.peak, self.committed_at, self.published_at),
@@ -178,7 +178,7 @@ class Index:
         self.data_end = max(self.data_end, state.data_end)
         self._tables = {table.table: _load_table(table) for table in state.tables}
         self._numbers = {table.name: number for number, table in self._tables.items()}
-        self.errors = {TableName.parse(error.table): TableError(*error) for error in state.errors}
+        self.errors = {TableName.parse(error.table): table_error(*error) for error in state.errors}
         self.staging.load(state.staged)
         later = {reader: found for reader, found in self._leases.items() if found[1] >= state.covered}
         self._leases = {lease.reader: (lease, state.covered - 1) for lease in state.leases} | later

@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from penstock.changelog.chunk_codec import StoredChunk
 from penstock.changelog.kafka.clients import DEFINITE, LogLocation, consumer, translated_error
-from penstock.errors import DefiniteError, LogCorruptError, TransientError
+from penstock.errors import DefiniteError, LogCorruptError, TableError, TransientError
 
 __all__ = [
     "Assembler",
@@ -89,6 +89,13 @@ class TableFailure(NamedTuple):
     lsn: int
     message: str
     hint: str
+    code: str = ""
+    """The code of its class."""
+
+    @classmethod
+    def of(cls, error: TableError) -> TableFailure:
+        """Return the record of an error."""
+        return cls(error.table, error.lsn, error.message, error.hint, error.code)
 
 
 class TableState(NamedTuple):

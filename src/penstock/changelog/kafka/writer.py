@@ -141,7 +141,7 @@ class KafkaLogWriter(ChangeLogWriter):
         times = [committed_at, passed, *(commit.committed_at for commit in commits.values()), *map(_newest, chunks)]
         peak = max(self._tail.index.peak, *(at for at in times if at is not None), 0)
         packed = [StoredChunk.pack(chunk) for chunk in chunks]
-        failed = tuple(TableFailure(*error.args) for error in errors)
+        failed = tuple(TableFailure.of(error) for error in errors)
 
         def record(serial: int, written: list[Written]) -> Published:
             ended = (

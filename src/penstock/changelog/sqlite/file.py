@@ -34,7 +34,7 @@ __all__ = [
     "unlock",
 ]
 
-_FORMAT = 7
+_FORMAT = 8
 SCHEMA = f"""
 CREATE TABLE frontier (
     one INTEGER PRIMARY KEY CHECK (one = 1), valid INTEGER NOT NULL, valid_at INTEGER NOT NULL,
@@ -62,7 +62,7 @@ CREATE TABLE payload (chunk INTEGER PRIMARY KEY, transactions BLOB NOT NULL, ima
 CREATE TABLE pin (reader TEXT PRIMARY KEY, at INTEGER NOT NULL, expires INTEGER, seal INTEGER NOT NULL);
 CREATE TABLE failure (
     schema_name TEXT NOT NULL, table_name TEXT NOT NULL, lsn INTEGER NOT NULL, message TEXT NOT NULL,
-    hint TEXT NOT NULL, seal INTEGER NOT NULL, PRIMARY KEY (schema_name, table_name));
+    hint TEXT NOT NULL, code TEXT NOT NULL, seal INTEGER NOT NULL, PRIMARY KEY (schema_name, table_name));
 CREATE TABLE restart (
     schema_name TEXT NOT NULL, table_name TEXT NOT NULL, lsn INTEGER NOT NULL, generation INTEGER NOT NULL,
     seal INTEGER NOT NULL, PRIMARY KEY (schema_name, table_name));

@@ -15,7 +15,7 @@ from typing import Any
 from penstock.changelog.interface import LoggedTable
 from penstock.changelog.sqlite.file import check_row, damaged, seal, tally
 from penstock.changelog.sqlite.frontier import Frontier, tallied
-from penstock.errors import TableError
+from penstock.errors import TableError, table_error
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 
@@ -23,7 +23,7 @@ __all__ = ["UNREAD", "Relation", "Roster", "load_roster", "store_failure", "stor
 
 _RELATIONS = "SELECT id, table_id, version, columns, since, seal FROM relation ORDER BY version, id"
 _RESTARTS = "SELECT schema_name, table_name, lsn, generation, seal FROM restart"
-_FAILURES = "SELECT schema_name, table_name, lsn, message, hint, seal FROM failure"
+_FAILURES = "SELECT schema_name, table_name, lsn, message, hint, code, seal FROM failure"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def load_roster(db: sqlite3.Connection, path: Path, frontier: Frontier) -> Roste
         frontier.edition,
         versions,
         {TableName(schema, name): (Lsn(lsn), generation) for schema, name, lsn, generation in restarted},
-        {TableName(row[0], row[1]): TableError(f"{row[0]}.{row[1]}", *row[2:]) for row in errors},
+        {TableName(row[0], row[1]): table_error(f"{row[0]}.{row[1]}", *row[2:]) for row in errors},
     )
 
 
@@ -126,9 +126,9 @@ def store_restart(db: sqlite3.Connection, path: Path, table: TableName, since: L
 def store_failure(db: sqlite3.Connection, path: Path, error: TableError) -> None:
     """Record the error of a table, unless it already has one."""
     table = TableName.parse(error.table)
-    values = (table.schema, table.name, error.lsn, error.message, error.hint)
+    values = (table.schema, table.name, error.lsn, error.message, error.hint, error.code)
     with tallied(db, path, "roster"):
-        db.execute("INSERT OR IGNORE INTO failure VALUES (?, ?, ?, ?, ?, ?)", (*values, seal(*values)))
+        db.execute("INSERT OR IGNORE INTO failure VALUES (?, ?, ?, ?, ?, ?, ?)", (*values, seal(*values)))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -151,6 +151,8 @@ class CapturedTable(ProducedTable):
     """Whether the publication lists its columns, so that the others never leave Postgres."""
     ignored: tuple[str, ...] = ()
     """Columns that the stream sends and capture ignores (Postgres 14, publications of others)."""
+    absent: tuple[str, ...] = ()
+    """Columns that were dropped upstream since: they are null in rows that are read or changed from then on."""
     rescue: bool = False
     """Whether values that the type of their column cannot hold are kept as text (the option `on unrepresentable`)."""
 
@@ -176,15 +178,44 @@ class CapturedTable(ProducedTable):
         """Return whether values of a column may be kept as text. A key identifies its row, and is needed as it is."""
         return self.rescue and column.name not in self.key
 
+    def can_lose(self, name: str) -> bool:
+        """Return whether the table can continue without a column.
+
+        Old rows of a keyless table identify rows by all columns, so a row that still has a value could not be found. A
+        publication with a column list depends on its columns. Texts of values would remain in the column of texts.
+        """
+        return bool(self.key) and name not in self.key and not (self.ignored or self.column_list or self.rescue)
+
+    @property
+    def present(self) -> tuple[CapturedColumn, ...]:
+        """The columns that still exist upstream."""
+        return tuple(column for column in self.columns if column.name not in self.absent)
+
+    def absent_columns(self) -> tuple[str, ...]:
+        """Return the columns that were dropped upstream."""
+        return self.absent
+
     def comments(self) -> dict[str, str]:
         """Return the comments of its columns."""
         return {column.name: column.comment for column in self.columns if column.comment}
 
-    def with_found_columns(self, found: Self | None) -> Self | str:
-        """Return this table with the columns added since, as `found` upstream; or why it can no longer be captured."""
+    def with_found_columns(self, found: Self | None, dropped: Collection[str] = ()) -> Self | str:
+        """Return this table with the columns added and dropped since, as `found` upstream; or why it cannot be read.
+
+        `dropped` are columns that were proven to be dropped. If columns were added as well, only these count: another
+        column may have been renamed.
+        """
         if found is None or found.oid != self.oid:
             return "it was dropped upstream, or is no longer published"
-        known = [(column.name, column.type, column.as_text) for column in self.columns]
+        names = {column.name for column in found.columns}
+        gone = tuple(column.name for column in self.columns if column.name not in names and self.can_lose(column.name))
+        if len(found.columns) > len(self.columns) - len(gone) and not set(gone) <= set(dropped):
+            return "its columns changed upstream"
+        table = with_fields(self, absent=gone) if gone else self
+        return table._with_added_columns(found)
+
+    def _with_added_columns(self, found: Self) -> Self | str:
+        known = [(column.name, column.type, column.as_text) for column in self.present]
         if [(column.name, column.type, column.as_text) for column in found.columns[: len(known)]] != known:
             return "its columns changed upstream"
         if found.key != self.key:

@@ -25,7 +25,15 @@ from penstock.sources.postgres.connection import (
     translate_errors,
     translate_prepare_errors,
 )
-from penstock.sources.postgres.options import Heartbeat, NewTables, Ownership, Rules, SnapshotMode, Watermarks
+from penstock.sources.postgres.options import (
+    Heartbeat,
+    NewTables,
+    OnSchemaChange,
+    Ownership,
+    Rules,
+    SnapshotMode,
+    Watermarks,
+)
 from penstock.sources.postgres.quoting import quoted
 from penstock.sources.postgres.replication.catalog_facts import Facts, read_facts
 from penstock.sources.postgres.replication.heartbeat import silent_since
@@ -84,6 +92,7 @@ class PostgresInstanceConfig(InstanceConfig):
     rules: Rules = Rules.OPEN
     flags: SlotFlags = SlotFlags()
     new_tables: NewTables = NewTables.CAPTURE
+    on_schema_change: OnSchemaChange = OnSchemaChange.STOP
     heartbeat: Heartbeat | None = None
     heartbeat_interval: float = 10.0
     identity: str = ""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +32,7 @@ from penstock.fields import with_fields
 from penstock.model import Image, TableName
 from penstock.positions import Lsn
 from penstock.sources.interface import Instance, InstanceConfig, InstanceFactory
+from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import ANSWER_SECONDS, connect, connect_replication, connection_error
 from penstock.sources.postgres.options import Heartbeat, Rules, Watermarks
@@ -39,7 +40,7 @@ from penstock.sources.postgres.pgoutput.added_columns import current_filenodes, 
 from penstock.sources.postgres.pgoutput.decode_result import DecodeResult
 from penstock.sources.postgres.pgoutput.decoder import Decoder
 from penstock.sources.postgres.pgoutput.overlap import Overlap
-from penstock.sources.postgres.pgoutput.relations import RejectedShape, Shape, UnknownColumnsError
+from penstock.sources.postgres.pgoutput.relations import RejectedShape, Shape, UnknownColumnsError, lost_columns
 from penstock.sources.postgres.replication.catalog_facts import Facts
 from penstock.sources.postgres.replication.continuity import require_same_server, verify_continuity
 from penstock.sources.postgres.replication.heartbeat import HeartbeatWriter, LastContact, ServerClock
@@ -78,13 +79,15 @@ class PostgresInstance(Instance):
         self._overlap = Overlap(config.source, Lsn.ZERO, Lsn.ZERO, None)
         self._valid = Lsn.ZERO
         self._in_progress = True
-        """Whether to request transactions while they run. Disabled if one adds columns (`_describe_added_columns`), and
+        """Whether to request transactions while they run. Disabled if one alters columns (`_describe_columns`), and
         after Postgres failed at it ("could not map filenumber", for a table whose DDL was partly rolled back).
         """
         self._binary = True
         """Whether to request values in binary form: not if only Postgres can print some column."""
         self._heartbeat = HeartbeatWriter(config.heartbeat, config.heartbeat_interval, config.identity)
         self._watch = PublicationWatch(config, Lsn.ZERO)
+        self._facts_changed = False
+        """Whether the config has facts that are not stored yet."""
         self._retain_next = 0.0
         self._newest_commit = 0
         """The newest commit time of this run: an earlier clock adds nothing."""
@@ -231,18 +234,23 @@ class PostgresInstance(Instance):
             messages=Watermarks.MESSAGE is config.watermarks or Heartbeat.MESSAGE is config.heartbeat,
         )
 
-    def _describe_added_columns(self, decoder: Decoder, writer: ChangeLogWriter, unknown: UnknownColumnsError) -> None:
-        """Look up the columns that were added to a table.
+    def _describe_columns(self, decoder: Decoder, writer: ChangeLogWriter, unknown: UnknownColumnsError) -> None:
+        """Look up the columns that were added to a table, or prove that columns were dropped.
 
         While the transaction that adds them is in progress, other sessions cannot see them. The stream is then reopened
         without such transactions: Postgres sends them at their commit, when the catalog has the columns.
         """
         if unknown.xid is not None:
             wait_until_visible(self._side_connection(), unknown.xid)
-        found = describe_added_columns(self._side_connection(), unknown.shape.table, unknown.relation)
+        lost = lost_columns(unknown.shape, unknown.relation)
+        found = (
+            self._without_columns(decoder, writer, unknown.shape.table, lost)
+            if lost
+            else describe_added_columns(self._side_connection(), unknown.shape.table, unknown.relation)
+        )
         if isinstance(found, str) and unknown.xid is None and self._in_progress:
             self._in_progress = False
-            message = f"columns are added to {unknown.shape.name} in a transaction that has not committed"
+            message = f"columns of {unknown.shape.name} are added or dropped in a transaction that has not committed"
             raise TransientError(message, "Capture reconnects and receives that transaction at its commit.")
         if isinstance(found, str):
             decoder.shapes.learn(unknown.relation, RejectedShape(unknown.shape.name, found))
@@ -253,6 +261,16 @@ class PostgresInstance(Instance):
             self._binary = False
             message = f"a column that only Postgres can print is added to {unknown.shape.name}"
             raise TransientError(message, "Capture reconnects and requests values as text.")
+
+    def _without_columns(
+        self, decoder: Decoder, writer: ChangeLogWriter, table: CapturedTable, lost: Sequence[str]
+    ) -> CapturedTable | str:
+        """Return the table without columns that the catalogs prove to be dropped; or why that is not proven."""
+        decoder.end_tables(self._check_published(self._side_connection(), writer, decoder))
+        self._facts_changed = True
+        if not self._watch.has_lost(table, lost):
+            return f"its columns changed upstream (dropped or renamed: {', '.join(lost)})"
+        return with_fields(table, absent=(*table.absent, *lost))
 
     def _side_connection(self) -> psycopg.Connection[Any]:
         """Return a connection for queries beside the stream, to the same server."""
@@ -288,7 +306,10 @@ class PostgresInstance(Instance):
                 decoder.end_tables(self._check_published(self._side_connection(), writer, decoder))
                 self._update_filenodes(self._side_connection(), decoder)
                 if known is None or self._config.facts is None or not self._config.facts.same(known):
-                    store()
+                    self._facts_changed = True
+            if self._facts_changed:
+                self._facts_changed = False
+                store()
             if self._heartbeat.is_due():
                 self._heartbeat.write(self._side_connection(), self._durable)
             if time.monotonic() >= self._retain_next:
@@ -322,7 +343,7 @@ class PostgresInstance(Instance):
             try:
                 found = decoder.decode(buffer[done:], fill - done, force=fill - done >= _STAGE_BYTES)
             except UnknownColumnsError as unknown:
-                self._describe_added_columns(decoder, writer, unknown)
+                self._describe_columns(decoder, writer, unknown)
                 continue
             done += found.consumed
             more = found.more

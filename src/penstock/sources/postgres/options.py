@@ -33,6 +33,7 @@ from penstock.units import parse_duration, parse_size
 __all__ = [
     "Heartbeat",
     "NewTables",
+    "OnSchemaChange",
     "OnUnrepresentable",
     "Ownership",
     "Partitions",
@@ -92,6 +93,15 @@ class OnUnrepresentable(enum.StrEnum):
     """The table stops with an error at that transaction."""
     RESCUE = "rescue"
     """The column is null in that row, and the column ``_rescued`` has the text that Postgres prints for the value."""
+
+
+class OnSchemaChange(enum.StrEnum):
+    """What happens to a table whose definition changes upstream in a way that cannot be applied."""
+
+    STOP = "stop"
+    """It stops with an error at that transaction, until RETRY TABLE takes a new snapshot of it."""
+    RESNAPSHOT = "resnapshot"
+    """It stops, and a new snapshot of it is taken without a request."""
 
 
 class Heartbeat(enum.StrEnum):
@@ -179,6 +189,10 @@ class _Behaviour(BaseModel):
     on_unrepresentable: OnUnrepresentable = Field(
         default=OnUnrepresentable.STOP,
         description="what happens to values that the type of their column cannot hold, like infinite dates",
+    )
+    on_schema_change: OnSchemaChange = Field(
+        default=OnSchemaChange.STOP,
+        description="what happens to a table whose definition changes upstream in a way that cannot be applied",
     )
     publication_ownership: Ownership = Field(default=Ownership.MANAGED, description="who manages the publication")
     slot_ownership: Ownership = Field(default=Ownership.MANAGED, description="who manages the slot")

@@ -34,6 +34,7 @@ from penstock.sources.postgres.connection import (
 )
 from penstock.sources.postgres.options import (
     NewTables,
+    OnSchemaChange,
     Ownership,
     PostgresOptions,
     PostgresSqlOptions,
@@ -83,6 +84,7 @@ class PostgresSource(Source, PostgresOptions):
             (
                 "retain_history",
                 "new_tables",
+                "on_schema_change",
                 "snapshot",
                 "snapshot_wait",
                 "snapshot_sessions",
@@ -327,6 +329,22 @@ class PostgresSource(Source, PostgresOptions):
         new = [name for name in new if name not in {table.name for table in instance.tables}]
         return self.redescribe(new) if new else {}
 
+    def find_changed_tables(
+        self, instance: InstanceConfig, tables: Collection[TableName]
+    ) -> dict[TableName, CapturedTable | Finding] | None:
+        """Return the definitions of these tables; another table of the same name is not the captured one."""
+        assert isinstance(instance, PostgresInstanceConfig)
+        if self.on_schema_change is OnSchemaChange.STOP:
+            return None
+        known = {table.name: table.oid for table in instance.tables}
+        found = self.redescribe(tables)
+        return {
+            name: table
+            if isinstance(table, Finding) or table.oid == known.get(name)
+            else _another_table(self.name, name)
+            for name, table in found.items()
+        }
+
     def upstream(self) -> str:
         """Return the connection string, without a password."""
         return self.connection
@@ -397,6 +415,7 @@ class PostgresSource(Source, PostgresOptions):
                 rules=self.rules,
                 flags=SlotFlags(self.slot_temporary, self.two_phase, self.failover),
                 new_tables=self.new_tables,
+                on_schema_change=self.on_schema_change,
                 heartbeat=self.heartbeat,
                 heartbeat_interval=self.heartbeat_interval,
                 retain_history=self.retain_history,
@@ -410,6 +429,11 @@ class PostgresSource(Source, PostgresOptions):
                 watermarks=self.watermarks,
             )
         ]
+
+
+def _another_table(source: str, name: TableName) -> Finding:
+    hint = f"To capture the new table: ALTER SOURCES {source} RETRY TABLE {name};"
+    return error(str(name), "it was dropped and created again upstream", hint)
 
 
 _UPSTREAM = "it determines objects that were created upstream with the source"

@@ -71,7 +71,7 @@ def describe_added_columns(
 ) -> CapturedTable | str:
     """Return the table with the additional columns of `relation`; or the reason why their values are unknown."""
     added = []
-    for declared in relation.columns[len(table.columns) :]:
+    for declared in relation.columns[len(table.present) :]:
         if table.rescue and declared.name.lower() == RESCUED:
             return f"column {declared.name} was added upstream, and on unrepresentable = 'rescue' uses this name"
         described = _describe(connection, table, declared)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.changelog.chunk_codec import stored_schema
 from penstock.changelog.interface import Chunk, transaction_schema
-from penstock.errors import ProtocolError
+from penstock.errors import ProtocolError, SchemaChangeError, TableError
 from penstock.sources.postgres.pgoutput import scan
 from penstock.sources.postgres.pgoutput.bad_values import bad_values_hint, describe_bad_values
 from penstock.sources.postgres.pgoutput.control_messages import PROTOCOL_HINT
@@ -24,11 +24,11 @@ _TRANSACTIONS = transaction_schema()
 
 
 class RejectedChangeError(Exception):
-    """A change that cannot be stored: its index among the given changes, the reason and a hint."""
+    """A change that cannot be stored: its index among the given changes, the reason, a hint, the class of the error."""
 
-    def __init__(self, change: int, why: str, hint: str = "") -> None:
-        super().__init__(change, why, hint)
-        self.change, self.why, self.hint = change, why, hint
+    def __init__(self, change: int, why: str, hint: str = "", kind: type[TableError] = TableError) -> None:
+        super().__init__(change, why, hint, kind)
+        self.change, self.why, self.hint, self.kind = change, why, hint, kind
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ def build_chunk(changes: Changes, shape: Shape) -> Chunk:
     if not shape.table.columns:
         why = "it has no columns that can be captured"
         raise RejectedChangeError(
-            0, why, f"Add a column, then take a new snapshot: ALTER SOURCES … RETRY TABLE {shape.name};"
+            *(0, why, f"Add a column, then take a new snapshot: ALTER SOURCES … RETRY TABLE {shape.name};"),
+            SchemaChangeError,
         )
     columns, most = shape.width, 2 * len(changes.off)
     off, length = np.empty((columns, most), np.int32), np.empty((columns, most), np.int32)
@@ -63,6 +64,8 @@ def build_chunk(changes: Changes, shape: Shape) -> Chunk:
     column_indexes, kinds, owner = shape.column_indexes, kinds[:images], owner[:images]
     if shape.sent:
         off, length, tags = off[column_indexes], length[column_indexes], tags[column_indexes]
+        absent = np.array(column_indexes) < 0
+        off[absent], length[absent], tags[absent] = 0, -1, 0
     off, length = off[:, :images], length[:, :images]
     _reject_missing_keys(shape, length, owner)
     arrays: list[pa.Array] = []

@@ -35,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.changelog.interface import Chunk, Commit, StagedCommit
-from penstock.errors import PenstockError, ProtocolError, TableError
+from penstock.errors import PenstockError, ProtocolError, SchemaChangeError, TableError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.pgoutput import control_messages, scan
@@ -342,7 +342,7 @@ class Decoder:
     def _build(self, changes: Changes, slot: int) -> Chunk:
         shape = self._slots[slot]
         if isinstance(shape, RejectedShape):
-            raise RejectedChangeError(0, shape.why)
+            raise RejectedChangeError(0, shape.why, kind=shape.kind)
         truncates = np.flatnonzero(changes.buf[changes.off] == ord("T"))
         if self._truncate_ends and len(truncates):
             raise RejectedChangeError(int(truncates[0]), "it was truncated, which the strict rules do not follow")
@@ -358,7 +358,7 @@ class Decoder:
     def _failure(self, slot: int, transaction: int, unfit: RejectedChangeError) -> Failure:
         name = self._slots[slot].name
         hint = unfit.hint or _RETRY_HINT.format(table=name)
-        return Failure(name, transaction, f"capture of {name} stopped: {unfit.why}", hint)
+        return Failure(name, transaction, f"capture of {name} stopped: {unfit.why}", hint, unfit.kind)
 
     def _end_tables(self, found: DecodeResult, failures: Sequence[Failure], lsns: npt.NDArray[np.int64]) -> None:
         """Turn failures in committed transactions into errors of their tables."""
@@ -366,7 +366,7 @@ class Decoder:
             lsn = int(lsns[failure.transaction])
             if not self._relations.has_ended(failure.table) and lsn > self._start:
                 self._end_table(failure.table)
-                found.errors.append(TableError(str(failure.table), lsn, failure.message, failure.hint))
+                found.errors.append(failure.kind(str(failure.table), lsn, failure.message, failure.hint))
 
     # -- transactions in parts --------------------------------------------------------------------------------------
 
@@ -510,7 +510,8 @@ class Decoder:
             if not (isinstance(narrow, Shape) and isinstance(wide, Shape) and narrow.name == wide.name):
                 continue
             if len(narrow.codecs) < len(wide.codecs) and opened.comes_after(slot, other):
-                yield self._failure(slot, 0, RejectedChangeError(0, "a column added upstream was dropped again"))
+                why = "a column added upstream was dropped again"
+                yield self._failure(slot, 0, RejectedChangeError(0, why, kind=SchemaChangeError))
 
     def _require_no_transaction(self) -> None:
         if self._state[scan.IN_TRANSACTION]:

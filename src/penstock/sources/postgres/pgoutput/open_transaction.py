@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from penstock.errors import TableError
 from penstock.model import TableName
 from penstock.sources.postgres.replication.interference import LocatedMarker
 
@@ -26,6 +27,7 @@ class Failure:
     transaction: int
     message: str
     hint: str
+    kind: type[TableError] = TableError
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,16 @@
                                   └─▶ UnknownColumnsError is raised: columns were added. The caller looks them up in the
                                       catalog and calls `learn`
 
-A table may gain columns at its end. Any other change (columns dropped, renamed or of another type, another key, another
-table of that name) ends its capture, because images with other columns do not fit beside the earlier ones.
+A table may gain columns at its end, and lose columns. A dropped column stays, and is null in images from then on, so
+that these fit beside the earlier ones. Any other change (columns renamed or of another type, another key, another table
+of that name) ends its capture.
+
+**Why a column was dropped, and not renamed.** Let the description have the known columns R, in their order, and no
+other. The caller proves by the catalog that, both before this change and now, each name in R belongs to the column of
+the same number, and that the numbers of all others are gone. A number is never used again, so each column of R existed
+all the time. The description lists all columns that exist, so these are exactly the columns of R; and as they are
+listed in the order of their numbers, each of them had its name. If the description has further columns, too, this does
+not follow: one of them might be an earlier column under another name. Then the table stops.
 
 **RelationSlots** map the relations of the stream to captured tables, at the position that is being scanned. Bytes that
 are not consumed are scanned again. So a description is valid from its position on, and becomes permanent when its bytes
@@ -29,7 +37,7 @@ from typing import Self
 
 import numpy as np
 
-from penstock.errors import ProtocolError
+from penstock.errors import ProtocolError, SchemaChangeError, TableError
 from penstock.fields import with_fields
 from penstock.model import TableName, TableSchema
 from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
@@ -44,6 +52,7 @@ __all__ = [
     "Shape",
     "Shapes",
     "UnknownColumnsError",
+    "lost_columns",
     "parse_relation",
 ]
 
@@ -127,9 +136,11 @@ class Shape:
 
     @property
     def column_indexes(self) -> list[int]:
-        """The index of each captured column in a tuple."""
+        """The index of each captured column in a tuple; -1 for one that was dropped upstream."""
         names = [column.name for column in self.table.columns]
-        return [self.sent.index(name) for name in names] if self.sent else list(range(len(names)))
+        if not self.sent:
+            return list(range(len(names)))
+        return [-1 if name in self.table.absent else self.sent.index(name) for name in names]
 
     @property
     def width(self) -> int:
@@ -148,10 +159,14 @@ class RejectedShape:
 
     name: TableName
     why: str
+    kind: type[TableError] = SchemaChangeError
 
 
 class UnknownColumnsError(Exception):
-    """Columns were added to a captured table: the caller has to describe them with `Shapes.learn`."""
+    """Columns were added to a captured table, or dropped: the caller has to call `Shapes.learn`.
+
+    `relation` has the columns of the table, without those that are not captured.
+    """
 
     def __init__(self, shape: Shape, relation: Relation) -> None:
         super().__init__(shape, relation)
@@ -184,7 +199,8 @@ class Shapes:
 
     def advance(self, shape: Shape) -> None:
         """Record that a transaction with changes of this shape has committed."""
-        if len(shape.schema.columns) > len(self.current[shape.name].schema.columns):
+        known = self.current[shape.name]
+        if (len(shape.schema.columns), len(shape.table.absent)) > (len(known.schema.columns), len(known.table.absent)):
             self.current[shape.name] = shape
 
     def update_filenodes(self, files: Mapping[TableName, int]) -> None:
@@ -196,18 +212,21 @@ class Shapes:
 
     def _with_columns(self, own: Shape, relation: Relation) -> Shape | RejectedShape:
         if relation.id != own.table.oid:
-            return RejectedShape(own.name, "it was dropped and created again upstream")
+            return RejectedShape(own.name, "it was dropped and created again upstream", TableError)
         if relation.table != own.name:
-            return RejectedShape(own.name, f"it was renamed to {relation.table} upstream")
-        known = tuple((c.name, c.type.oid, c.type.typmod) for c in own.table.columns)
+            return RejectedShape(own.name, f"it was renamed to {relation.table} upstream", TableError)
+        known = tuple((c.name, c.type.oid, c.type.typmod) for c in own.table.present)
         wanted = tuple(column for column in relation.columns if column.name not in own.table.ignored)
         declared = _declared(wanted)
-        if declared[: len(known)] != known:
-            return RejectedShape(own.name, _column_changes(own.table.columns, wanted))
+        again = [name for name, _, _ in declared if name in own.table.absent]
+        if again:
+            return RejectedShape(own.name, f"columns were dropped upstream and added again: {', '.join(again)}")
+        if declared[: len(known)] != known and not _lost_columns(own.table, declared):
+            return RejectedShape(own.name, _column_changes(own.table.present, wanted))
         shape = own if declared == known else self._learned.get((own.name, declared))
         if shape is None:
             raise UnknownColumnsError(own, replace(relation, columns=wanted))
-        if len(wanted) == len(relation.columns) or isinstance(shape, RejectedShape):
+        if isinstance(shape, RejectedShape) or (len(wanted) == len(relation.columns) and not shape.table.absent):
             return shape
         return replace(shape, sent=tuple(column.name for column in relation.columns))
 
@@ -218,6 +237,19 @@ def _matches(table: CapturedTable, relation: Relation) -> bool:
 
 def _declared(columns: Sequence[RelationColumn]) -> _Declared:
     return tuple((c.name, c.oid, c.typmod) for c in columns)
+
+
+def _lost_columns(table: CapturedTable, declared: _Declared) -> tuple[str, ...]:
+    """Return the columns that a description lacks, if it differs in nothing else, and the table can lose them."""
+    names = {name for name, _, _ in declared}
+    lost = tuple(column.name for column in table.present if column.name not in names)
+    kept = tuple((c.name, c.type.oid, c.type.typmod) for c in table.present if c.name in names)
+    return lost if kept == declared and all(map(table.can_lose, lost)) else ()
+
+
+def lost_columns(shape: Shape, relation: Relation) -> tuple[str, ...]:
+    """Return the columns that the description of an `UnknownColumnsError` lacks."""
+    return _lost_columns(shape.table, _declared(relation.columns))
 
 
 def _identity_problem(shape: Shape, relation: Relation) -> str | None:

@@ -102,6 +102,8 @@ class TableFacts(BaseModel):
     members: tuple[tuple[str, int, int], ...]
     """The catalog rows through which it is published: kind, OID, version."""
     columns: dict[str, ColumnFacts]
+    dropped: dict[str, int] = {}
+    """Captured columns that were dropped, each with its number. Numbers of columns are never used again."""
     files: dict[int, int]
     """The filenode of the table and of each partition, by OID."""
     partitions: dict[int, int]

@@ -16,17 +16,22 @@ change all of them. The difference::
     the stream contains a TRUNCATE       → harmless. It may not have arrived yet, so the decision waits until the log
                                            has reached the end of the WAL as of the check
     none of these                        → unchanged rows cannot be proven: the table stops
+
+**A missing column** was dropped, or renamed. Postgres never uses the number of a column of a table again. So a column
+whose number no column has any more was dropped, and one whose number a column of another name has was renamed. Dropped
+columns are recorded in the facts; a later column of the same name has another number.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import psycopg
 
-from penstock.errors import DefiniteError, TableError
+from penstock.errors import DefiniteError, SchemaChangeError, TableError
+from penstock.fields import with_fields
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured_table import CapturedTable
@@ -49,6 +54,13 @@ SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname)
 """
 
 
+class _Problem(NamedTuple):
+    """Why changes of a table may be missing."""
+
+    why: str
+    kind: type[TableError] = TableError
+
+
 class PublicationWatch:
     """Checks periodically that all changes of a source are published."""
 
@@ -63,6 +75,8 @@ class PublicationWatch:
         self._next = 0.0
         self._columns = {table.name: [column.name for column in table.columns] for table in config.tables}
         self.facts = config.facts
+        self._stayed: dict[int, set[str]] = {}
+        """The columns of each table, by OID, that are the same ones as in the check before."""
 
     def is_due(self) -> bool:
         """Return whether the next check is due."""
@@ -89,6 +103,8 @@ class PublicationWatch:
         now = read_facts(connection, self._config.publication, [table.oid for table in self._config.tables])
         publication = read_publication(connection, self._config.publication)
         before = self.facts or now
+        now = self._with_dropped(before, now)
+        self._stayed = {oid: _stayed(before.tables[oid], now.tables[oid]) for oid in now.tables if oid in before.tables}
         if publication is None or now.publication is None:
             how = "no longer exists"
             raise self._lost_publication(how)
@@ -115,21 +131,23 @@ class PublicationWatch:
         before: Facts,
         now: Facts,
         durable: Lsn,
-    ) -> str | None:
+    ) -> _Problem | None:
         """Return why changes of a table may be missing; None if it is complete."""
         facts, known = now.tables.get(table.oid), before.tables.get(table.oid)
         if facts is None:
-            return "the table was dropped upstream"
+            return _Problem("the table was dropped upstream")
         why = _not_published(table, facts, publication, self._needed())
-        if why is not None or known is None:
-            return why
-        if before.publication != now.publication:
-            return (
+        if why is None and known is not None and before.publication != now.publication:
+            why = (
                 f'publication "{publication.name}" was altered upstream, and may not have published all changes'
                 " meanwhile"
             )
-        why = _published_differently(known, facts, publication) or _changed_partitions(known, facts)
-        return why or self._rewritten(connection, table, known, facts, durable)
+        if why is None and known is not None:
+            why = _published_differently(known, facts, publication)
+        if why is not None or known is None:
+            return None if why is None else _Problem(why)
+        why = _changed_partitions(known, facts) or self._rewritten(connection, table, known, facts, durable)
+        return None if why is None else _Problem(why, SchemaChangeError)
 
     def _rewritten(
         self,
@@ -141,8 +159,9 @@ class PublicationWatch:
     ) -> str | None:
         """Return why values may have changed without WAL, if they may; see the module's docstring."""
         missing = [name for name in self._columns[table.name] if name not in now.columns]
-        if missing:
-            return f"its columns changed upstream (dropped or renamed: {', '.join(missing)})"
+        lost = [name for name in missing if name not in now.dropped or not table.can_lose(name)]
+        if lost:
+            return f"its columns changed upstream (dropped or renamed: {', '.join(lost)})"
         again, altered = _changed_columns(self._columns[table.name], before, now)
         if again:
             return f"columns were dropped upstream and added again: {', '.join(again)}"
@@ -164,6 +183,28 @@ class PublicationWatch:
             " changed rows"
         )
 
+    def _with_dropped(self, before: Facts, now: Facts) -> Facts:
+        """Return the current facts with the captured columns that were dropped since, or before."""
+        names = {table.oid: self._columns[table.name] for table in self._config.tables}
+        tables = {
+            oid: with_fields(facts, dropped=_dropped(names.get(oid, ()), before.tables[oid], facts))
+            for oid, facts in now.tables.items()
+            if oid in before.tables
+        }
+        return with_fields(now, tables={**now.tables, **tables})
+
+    def has_lost(self, table: CapturedTable, lost: Collection[str]) -> bool:
+        """Return whether the last check proved that these columns were dropped, and that all others stayed the same.
+
+        A column that the check before did not know is not proven: it may have been dropped and added again meanwhile.
+        """
+        facts = None if self.facts is None else self.facts.tables.get(table.oid)
+        if facts is None or table.name not in self._proven:
+            return False
+        stayed = self._stayed.get(table.oid, set())
+        others = {column.name for column in table.present} - set(lost)
+        return others <= stayed and all(name in facts.dropped and name not in facts.columns for name in lost)
+
     def _needed(self) -> frozenset[str]:
         users = self._config.publication_ownership is Ownership.USER and self._config.rules is Rules.OPEN
         return _NEEDED if users else frozenset(OPERATIONS)
@@ -183,11 +224,10 @@ class PublicationWatch:
                 hint = f"Drop the source with `penstock drop {self._config.source}` and capture it again."
                 raise DefiniteError(message, hint)
 
-    def _error(self, table: CapturedTable, why: str) -> TableError:
+    def _error(self, table: CapturedTable, problem: _Problem) -> TableError:
         hint = f"Fix the cause, then resnapshot: ALTER SOURCES {self._config.source} RETRY TABLE {table.name};"
-        return TableError(
-            str(table.name), self._proven[table.name] + 1, f"capture of {table.name} stopped: {why}", hint
-        )
+        message = f"capture of {table.name} stopped: {problem.why}"
+        return problem.kind(str(table.name), self._proven[table.name] + 1, message, hint)
 
 
 def _next_facts(before: Facts, now: Facts, proven: Sequence[CapturedTable], durable: Lsn) -> Facts:
@@ -235,10 +275,24 @@ def _changed_partitions(before: TableFacts, now: TableFacts) -> str | None:
     return None
 
 
-def _changed_columns(columns: Iterable[str], before: TableFacts, now: TableFacts) -> tuple[list[str], list[str]]:
+def _stayed(before: TableFacts, now: TableFacts) -> set[str]:
+    known = {name: column.number for name, column in before.columns.items()}
+    return {name for name, column in now.columns.items() if known.get(name) == column.number}
+
+
+def _dropped(columns: Iterable[str], before: TableFacts, now: TableFacts) -> dict[str, int]:
+    """Return which of these columns do not exist any more, under any name."""
+    numbers = {column.number for column in now.columns.values()}
+    known = {name: before.columns[name].number for name in columns if name in before.columns}
+    return {**before.dropped, **{name: number for name, number in known.items() if number not in numbers}}
+
+
+def _changed_columns(columns: Sequence[str], before: TableFacts, now: TableFacts) -> tuple[list[str], list[str]]:
     """Return which of these columns were dropped and added again, and which were altered."""
-    found = [(name, before.columns[name], now.columns[name]) for name in columns if name in before.columns]
+    both = [name for name in columns if name in before.columns and name in now.columns]
+    found = [(name, before.columns[name], now.columns[name]) for name in both]
     again = [name for name, old, new in found if old.number != new.number]
+    again += [name for name in columns if name in before.dropped and name in now.columns and name not in again]
     # A rewrite that moves a missing value from the catalog into the rows also updates the catalog row of the column.
     altered = [name for name, old, new in found if old.version != new.version and old.filled == new.filled]
     return again, altered

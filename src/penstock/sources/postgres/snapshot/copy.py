@@ -46,6 +46,7 @@ __all__ = [
     "from_table",
     "page_ranges",
     "select_expression",
+    "select_list",
     "session_name",
     "table_bytes",
 ]
@@ -171,16 +172,22 @@ def _session_prefix(table: CapturedTable) -> str:
     return f"penstock copy {table.oid} "
 
 
+_UNDEFINED_COLUMN = b"42703"
+
+
 def _copy_error(result: pq.abc.PGresult, table: TableName, lsn: Lsn) -> PenstockError:
     """Classify an error of COPY: a missing table or column and a bad value are permanent, the rest is transient."""
     why = f"Postgres rejected the copy of {table}: {_one_line(result.error_message)}"
-    if (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").startswith((b"22", b"42")):
+    state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
+    if state == _UNDEFINED_COLUMN:  # dropped, or renamed: capture determines that, and stops the table if necessary
+        return TransientError(why, "The copy is retried automatically, with the present columns.")
+    if state.startswith((b"22", b"42")):
         return TableError(str(table), lsn, why, f"Take a new snapshot of it: ALTER SOURCES … RETRY TABLE {table};")
     return TransientError(why, "The copy is retried automatically.")
 
 
 def _pages_query(table: CapturedTable, pages: PageRange) -> sql.Composed:
-    listed = sql.SQL(", ").join(select_expression(column) for column in table.columns)
+    listed = select_list(table)
     where = sql.SQL("ctid >= {}::tid").format(sql.Literal(f"({pages.first},0)"))
     if pages.last < _LAST_PAGE:
         where += sql.SQL(" AND ctid < {}::tid").format(sql.Literal(f"({pages.last},0)"))
@@ -193,6 +200,12 @@ def from_table(table: CapturedTable) -> sql.Composed:
     """Return the FROM item of a table: without tables that inherit from it, but with its partitions."""
     name = sql.Identifier(table.name.schema, table.name.name)
     return sql.SQL("{}" if table.partitioned else "ONLY {}").format(name)
+
+
+def select_list(table: CapturedTable) -> sql.Composed:
+    """Return the expressions of all columns; a column that was dropped upstream is null."""
+    expressions = (sql.SQL("NULL") if c.name in table.absent else select_expression(c) for c in table.columns)
+    return sql.SQL(", ").join(expressions)
 
 
 def select_expression(column: CapturedColumn) -> sql.Composable:

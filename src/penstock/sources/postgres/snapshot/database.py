@@ -9,7 +9,7 @@ older snapshots need.)
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -64,11 +64,20 @@ class PostgresDatabase(Database):
             with connect(conninfo) as connection:
                 import_snapshot(connection, exported.name)
                 files = _table_files(connection, [table.oid for table in tables.values()])
-            yield PostgresSnapshot(exported.lsn, conninfo, exported, tables, files, self.options)
+            dropped = {table.name: self._dropped(table) for table in self._config.tables}
+            yield PostgresSnapshot(exported.lsn, conninfo, exported, tables, files, dropped, self.options)
 
     def windows(self, table: ProducedTable, window: str, number: int = 0) -> WindowReader:
         """Return a reader with a connection of its own."""
-        return WindowReader(self._config, _captured(table), window, number)
+        captured = _captured(table)
+        dropped = self._dropped(captured)
+        absent = tuple(column.name for column in captured.columns if column.name in dropped)
+        return WindowReader(self._config, with_fields(captured, absent=absent), window, number)
+
+    def _dropped(self, table: CapturedTable) -> set[str]:
+        """Return the columns that capture has proven to be dropped."""
+        facts = self._config.facts.tables.get(table.oid) if self._config.facts is not None else None
+        return set() if facts is None else {name for name in facts.dropped if table.can_lose(name)}
 
     def now(self) -> Lsn:
         """Return the end of the WAL."""
@@ -93,11 +102,18 @@ class PostgresSnapshot(Snapshot):
     exported: ExportedSnapshot
     tables: Mapping[TableName, CapturedTable]
     files: Mapping[int, _TableFiles]
+    dropped: Mapping[TableName, Collection[str]]
+    """The columns of each table that capture has proven to be dropped."""
     options: CopyOptions
 
     def find(self, table: ProducedTable) -> CapturedTable | str:
-        """Return a table with the columns that were added since its capture began."""
-        return _captured(table).with_found_columns(self.tables.get(table.name))
+        """Return a table with the columns that were added and dropped since its capture began."""
+        return _captured(table).with_found_columns(self.tables.get(table.name), self.dropped.get(table.name, ()))
+
+    def is_changed(self, table: ProducedTable) -> bool:
+        """Return whether the same table, by its OID, has another definition."""
+        found = self.tables.get(table.name)
+        return found is not None and found.oid == _captured(table).oid
 
     def copy(self, table: ProducedTable, tasks: int, columns: int | None = None) -> PostgresCopy:
         """Divide a table into ranges of pages; sessions that may run at the same time share the rate."""

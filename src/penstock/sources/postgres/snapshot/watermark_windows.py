@@ -37,7 +37,7 @@ from penstock.sources.postgres.connection import connect, error_text
 from penstock.sources.postgres.replication.old_transactions import next_transaction, wait_for_transactions_before
 from penstock.sources.postgres.replication.wal import wal_insert_position
 from penstock.sources.postgres.replication.watermark import Mark, Watermark, write_watermark
-from penstock.sources.postgres.snapshot.copy import copy_rows, from_table, select_expression, table_bytes
+from penstock.sources.postgres.snapshot.copy import copy_rows, from_table, select_expression, select_list, table_bytes
 from penstock.units import parse_duration
 
 __all__ = ["KeyColumns", "WindowReader", "key_columns"]
@@ -54,6 +54,7 @@ class WindowReader(Windows):
     def __init__(self, config: PostgresInstanceConfig, table: CapturedTable, window: str, number: int = 0) -> None:
         """Continue with the windows after `number` of the snapshot or repair whose random id is `window`."""
         super().__init__(table.table_schema())
+        self.absent = table.absent
         self._config = config
         self._table = table
         self._window = window
@@ -177,7 +178,7 @@ class WindowReader(Windows):
         return None if row is None else tuple(row)
 
     def _read(self, condition: sql.Composable) -> pa.Table:
-        listed = sql.SQL(", ").join(select_expression(column) for column in self._table.columns)
+        listed = select_list(self._table)
         query = sql.SQL("SELECT {} FROM {} WHERE {}").format(listed, from_table(self._table), self._where(condition))
         return pa.Table.from_batches(copy_rows(self._connection, self._table, query, Lsn.ZERO), self._columns)
 
