@@ -249,6 +249,7 @@ def check_torn(files: tuple[Path, bytes], folder: Path, states: dict[int, list[A
     return durable
 
 
+@pytest.mark.deep
 def test_truncated_wal_leaves_a_published_frontier(open_log: tuple[Path, dict[int, list[Any]]], tmp_path: Path) -> None:
     source, states = open_log
     wal = Path(f"{source}-wal").read_bytes()

@@ -210,7 +210,7 @@ KINDS = pytest.mark.parametrize("upstream", ["postgres", "sqlite"], indirect=Tru
 
 
 @pytest.mark.slow("starts and kills capture processes four times")
-@KINDS
+@pytest.mark.parametrize("upstream", ["postgres", pytest.param("sqlite", marks=pytest.mark.deep)], indirect=True)
 def test_capture_verify_and_drop(upstream: Upstream, tmp_path: Path) -> None:
     home, store = Home(tmp_path / "home"), MemoryTables()
     check_capture(upstream, home, store, chunked=False)

@@ -47,6 +47,7 @@ INSERT INTO visits VALUES (NULL, NULL), (NULL, NULL);
 """
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(900)
 def test_delta_rs_reads_the_rows_of_postgres(start_spark_shop: Callable[..., Shop]) -> None:
     shop = start_spark_shop(SETUP)

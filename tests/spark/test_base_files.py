@@ -171,6 +171,7 @@ def test_every_type_at_every_version(spark: SparkSession, table: DeltaBaseTable)
     assert len(files[2].files) > 2
 
 
+@pytest.mark.deep
 def test_columns_added_later(spark: SparkSession, table: DeltaBaseTable) -> None:
     last = table.version()
     assert last is not None
@@ -203,6 +204,7 @@ def test_lossy_cast_fails(table: DeltaBaseTable) -> None:
         read(BaseFiles.at(table.path, 0), pa.schema([("bigint", pa.int16())]))
 
 
+@pytest.mark.deep
 def test_row_groups_that_cannot_match_are_skipped(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "groups")
     rows = spark.range(0, 40_000, 1, 1).selectExpr("id AS `a key`", "lpad(id, 6, '0') AS t", "id / 3 AS f")

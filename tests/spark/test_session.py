@@ -219,6 +219,7 @@ def test_signal_handler_of_the_caller_is_kept(own: bool) -> None:
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.deep
 def test_the_jvm_dies_with_python(tmp_path: Path) -> None:
     process = started("import time\nprint('ready', flush=True)\ntime.sleep(600)", tmp_path)
     jvms = jvms_of(process)

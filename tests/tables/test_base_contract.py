@@ -33,6 +33,11 @@ def store(request: pytest.FixtureRequest) -> TableStore:
     return SparkTables(request.getfixturevalue("spark"))
 
 
+SPARK_IN_DEPTH = [LANE, pytest.mark.deep]
+"""The marks of a test in Spark whose rule `tests/tables` and `tests/engine` test in Spark, too."""
+STORES = pytest.mark.parametrize("store", ["memory", pytest.param("spark", marks=SPARK_IN_DEPTH)], indirect=True)
+
+
 class Followed:
     """A history in a real log, and a base table that follows it."""
 
@@ -155,6 +160,7 @@ def test_missing_table_has_no_state_and_rejects_writes(store: TableStore, tmp_pa
         base.append(store.rows(schema.columns.empty_table()), Lsn(6000))
 
 
+@STORES
 def test_incremental_snapshot_has_an_open_window_until_it_ends(store: TableStore, tmp_path: Path) -> None:
     source = history((INSERT_A, INSERT_B))
     rows, schema = source.at(source.positions[-1]), source.schemas[Lsn(1000)]
@@ -172,6 +178,7 @@ def test_incremental_snapshot_has_an_open_window_until_it_ends(store: TableStore
     assert (state_of(base).window, base.position()) == (None, 5010)
 
 
+@STORES
 def test_envelope_state_is_committed_with_the_position(store: TableStore, tmp_path: Path) -> None:
     followed = Followed(store, tmp_path, history((INSERT_A,), (INSERT_B,)))
     for upto, memory in zip(followed.later, ("one", None), strict=True):
@@ -205,6 +212,16 @@ def test_differences_are_counted_and_listed(store: TableStore) -> None:
     assert (keyless.count, len(keyless.first)) == (4, 1)
 
 
+@pytest.mark.parametrize(
+    "followed",
+    [
+        pytest.param((MemoryTables, BY_ID), id="memory-keyed"),
+        pytest.param((MemoryTables, KEYLESS), id="memory-keyless"),
+        pytest.param((SparkTables, BY_ID), id="spark-keyed", marks=SPARK_IN_DEPTH),
+        pytest.param((SparkTables, KEYLESS), id="spark-keyless", marks=SPARK_IN_DEPTH),
+    ],
+    indirect=True,
+)
 def test_compaction_keeps_required_versions(followed: Followed) -> None:
     followed.later[:] = followed.later[:3]
     for upto in followed.later:

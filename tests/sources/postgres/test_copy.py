@@ -242,6 +242,7 @@ def peak(url: str, table: CapturedTable) -> tuple[int, int]:
     return int(rows), int(most)
 
 
+@pytest.mark.deep
 @pytest.mark.any_version("the memory is that of the client")
 def test_memory_does_not_grow_with_the_table(database: Any) -> None:
     """The larger table has 200 MB, so keeping more than a few buffers of it would show."""
