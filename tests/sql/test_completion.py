@@ -51,7 +51,7 @@ def after(text: str) -> list[str]:
         ("CREATE SOURCES x FROM POSTGRES C", ["CONNECTION", "CONNECTIONS"]),
         (f"{SHOP} FOR ", ["ALL TABLES", "SCHEMAS", "TABLES"]),
         (f"{SHOP} FOR ALL ", ["TABLES"]),
-        (f"{SHOP} WITH (sn", ["snapshot", "snapshot wait"]),
+        (f"{SHOP} WITH (sn", ["snapshot", "snapshot rate", "snapshot sessions", "snapshot wait"]),
         (f"{SHOP} WITH (failover, heart", ["heartbeat", "heartbeat interval"]),
         (f"{SHOP} WITH (snapshot = ", ["'chunked'", "'parallel'"]),
         (f"{SHOP} WITH (failover = ", ["FALSE", "OFF", "ON", "TRUE"]),
