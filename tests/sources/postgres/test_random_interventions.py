@@ -197,6 +197,7 @@ def test_no_difference_is_unreported(
             finally:
                 history.capture.failure = None
                 history.capture.stop()
+    print(f"part {part}: {outcomes}")
     assert outcomes["equal"] > 0, outcomes
     assert outcomes["table"] > 0, outcomes
 
