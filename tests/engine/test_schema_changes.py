@@ -42,6 +42,20 @@ def _check_added_columns(shop: Shop) -> None:
     assert shop.equal()
 
 
+def test_longer_varchar_is_followed(start_shop: Callable[[str], Shop]) -> None:
+    setup = "CREATE TABLE codes (code varchar(4) PRIMARY KEY, note varchar(4)); INSERT INTO codes VALUES ('a', 'b')"
+    shop = start_shop(f"{setup}; {ORDERS}; {FILL}")
+    shop.database.execute("ALTER TABLE codes ALTER code TYPE varchar(40), ALTER note TYPE text")
+    shop.database.execute(
+        "INSERT INTO codes VALUES ('longer than four', repeat('x', 5000)); UPDATE codes SET note = 'c'"
+    )
+    assert shop.equal()
+    assert sorted(row["code"] for row in shop.rows("codes")) == ["a", "longer than four"]
+    assert [verdict.error for verdict in shop.home.verify(shop.store, "shop")] == [None, None, None]
+    until(lambda: all(table.behind == 0 for table in shop.home.status().sources[0].tables), "apply")
+    assert shop.equal()
+
+
 def test_failed_table_recovers_by_a_new_snapshot(start_shop: Callable[[str], Shop]) -> None:
     shop = start_shop(f"{ORDERS}; {FILL}")
     execute = shop.database.execute

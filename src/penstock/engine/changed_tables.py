@@ -77,24 +77,30 @@ class ChangedTables:
         self._progress = progress
         self._pool = ThreadPoolExecutor(_THREADS, "penstock-changed-tables")
         self._searches: dict[str, Future[_Found]] = {}
+        self._paused: dict[str, float] = {}
+        """When the next query of a source is due, after one that failed."""
         self._attempts: dict[tuple[str, TableName], Attempts] = {}
 
     def look(self, running: Sequence[str]) -> None:
         """Record requests for the tables that the last queries found, and start the queries that are due.
 
-        Raise the error of a query; it is made again at the next call.
+        Raise the error of a query; it is made again after a pause.
         """
         for record in self._catalog.sources():
             if record.name not in running or record.state is not SourceState.READY:
                 continue
             search = self._searches.get(record.name)
             if search is None:
-                names = self._due_tables(record.name)
+                is_paused = time.monotonic() < self._paused.get(record.name, 0.0)
+                names = [] if is_paused else self._due_tables(record.name)
                 if names:
                     self._searches[record.name] = self._pool.submit(_find, record, names)
             elif search.done():
                 del self._searches[record.name]
-                self._settle(record, search.result() or {})
+                self._paused[record.name] = time.monotonic() + _FIRST_PAUSE
+                found = search.result() or {}
+                del self._paused[record.name]
+                self._settle(record, found)
 
     def close(self) -> None:
         """Start no more queries."""

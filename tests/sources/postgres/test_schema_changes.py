@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -105,6 +106,53 @@ def test_dropped_column_that_matters_stops_the_table(
     assert (error is None) == (not expected)
     assert error is None or (isinstance(error, SchemaChangeError) and expected in error.message)
     assert running.error("audit") is None
+
+
+@pytest.mark.parametrize("down", [False, True], ids=["running", "stopped"])
+@pytest.mark.parametrize(
+    ("ddl", "expected"),
+    [
+        ("ALTER code TYPE varchar(20)", ""),
+        ("ALTER code TYPE varchar, ALTER note TYPE text", ""),
+        ("ALTER code TYPE varchar(20), ADD COLUMN more int", "changed in type"),
+        ("ALTER code TYPE varchar(9)", "changed in type|altered: code"),
+        ("ALTER note TYPE varchar(20)", "changed in type|altered: note"),
+        ("ALTER code TYPE varchar(20) USING upper(code)", "rewritten"),
+        ("ALTER code TYPE varchar(20) USING note", "rewritten"),
+        ("ALTER code TYPE text COLLATE \"C\" USING code || ''", "rewritten"),
+    ],
+)
+def test_longer_varchar_continues_unless_values_are_computed(
+    database: Any, capture: Start, now: Now, ddl: str, expected: str, down: bool
+) -> None:
+    database.execute(f"CREATE TABLE t (id int PRIMARY KEY, code varchar(10) DEFAULT 'd', note varchar); {AUDIT}")
+    running = capture()
+    database.execute("INSERT INTO t VALUES (1, 'a', 'b')")
+    running.wait(now())
+    if down:
+        running.stop()
+    database.execute(f"UPDATE t SET note = 'c'; ALTER TABLE t {ddl}; INSERT INTO t VALUES (2, 'short', 'd')")
+    if down:
+        running.start()
+    database.execute("INSERT INTO audit (what) VALUES ('one')")
+    running.wait(now())
+    if expected:
+        until(lambda: running.error("t") is not None, "the error")
+        assert re.search(expected, str(running.error("t")))
+        assert isinstance(running.error("t"), SchemaChangeError)
+        return
+    database.execute("UPDATE t SET code = 'a code of more than ten characters'::varchar(15) WHERE id = 2")
+    database.execute("ALTER TABLE t ADD COLUMN more int DEFAULT 7; INSERT INTO t VALUES (3, 'e', 'f', 8)")
+    running.wait(now())
+    assert running.error("t") is None
+    found = [_after(change) for change in running.changes("t")]
+    assert [row and row[1:3] for row in found][-3:] == [("short", "d"), ("a code of more ", "d"), ("e", "f")]
+    assert found[-1] == (3, "e", "f", 8)
+    running.stop()
+    running.start()
+    database.execute("INSERT INTO t VALUES (4, 'g', 'h', 9)")
+    running.wait(now())
+    assert _after(running.changes("t")[-1]) == (4, "g", "h", 9)
 
 
 def test_column_that_comes_back_after_its_drop_was_followed_stops_the_table(

@@ -71,6 +71,9 @@ class Declaration:
         return with_not_null(field) if self.not_null else field
 
 
+_TEXT, _VARCHAR = 25, 1043
+
+
 @dataclass(frozen=True)
 class CapturedColumn:
     """A captured column."""
@@ -88,6 +91,16 @@ class CapturedColumn:
     """For an added column, the value of rows older than the column, as the text that Postgres prints; None is null."""
     declaration: Declaration | None = None
     """None if an earlier version of Penstock described the column."""
+
+    def is_widened(self, oid: int, typmod: int) -> bool:
+        """Return whether this type, of the same column, has all values that its type had, in the same representation.
+
+        That is a longer varchar, one without a limit, or text. Postgres does not rewrite the table for such a change,
+        unless it computes new values (USING).
+        """
+        if self.type.oid != _VARCHAR or self.type.typmod == -1:
+            return (self.type.oid, oid) == (_VARCHAR, _TEXT)
+        return oid == _TEXT or (oid == _VARCHAR and (typmod == -1 or typmod > self.type.typmod))
 
     def codec(self) -> ColumnCodec:
         """Return the codec of its values; raises `UnsupportedTypeError` if no Arrow type holds them exactly."""
@@ -121,6 +134,12 @@ class CapturedColumn:
     def _missing_value(self, text: str) -> pa.Array:
         wire = np.frombuffer(text.encode(), np.uint8)
         return self.codec().text(wire, np.zeros(1, np.int32), np.array([len(wire)], np.int32))
+
+
+def _is_same(known: CapturedColumn, found: CapturedColumn) -> bool:
+    """Return whether a column is as it was, or has a wider type now."""
+    same_type = known.type == found.type or known.is_widened(found.type.oid, found.type.typmod)
+    return (known.name, known.as_text) == (found.name, found.as_text) and same_type
 
 
 _COLUMN = TypeAdapter(CapturedColumn)
@@ -215,8 +234,8 @@ class CapturedTable(ProducedTable):
         return table._with_added_columns(found)
 
     def _with_added_columns(self, found: Self) -> Self | str:
-        known = [(column.name, column.type, column.as_text) for column in self.present]
-        if [(column.name, column.type, column.as_text) for column in found.columns[: len(known)]] != known:
+        known = self.present
+        if len(found.columns) < len(known) or not all(map(_is_same, known, found.columns)):
             return "its columns changed upstream"
         if found.key != self.key:
             return "its key changed upstream"

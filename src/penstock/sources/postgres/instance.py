@@ -40,7 +40,13 @@ from penstock.sources.postgres.pgoutput.added_columns import current_filenodes, 
 from penstock.sources.postgres.pgoutput.decode_result import DecodeResult
 from penstock.sources.postgres.pgoutput.decoder import Decoder
 from penstock.sources.postgres.pgoutput.overlap import Overlap
-from penstock.sources.postgres.pgoutput.relations import RejectedShape, Shape, UnknownColumnsError, lost_columns
+from penstock.sources.postgres.pgoutput.relations import (
+    RejectedShape,
+    Shape,
+    UnknownColumnsError,
+    lost_columns,
+    widened_shape,
+)
 from penstock.sources.postgres.replication.catalog_facts import Facts
 from penstock.sources.postgres.replication.continuity import require_same_server, verify_continuity
 from penstock.sources.postgres.replication.heartbeat import HeartbeatWriter, LastContact, ServerClock
@@ -242,6 +248,10 @@ class PostgresInstance(Instance):
         """
         if unknown.xid is not None:
             wait_until_visible(self._side_connection(), unknown.xid)
+        widened = widened_shape(unknown.shape, unknown.relation)
+        if widened is not None:
+            self._widen(decoder, writer, unknown, widened)
+            return
         lost = lost_columns(unknown.shape, unknown.relation)
         found = (
             self._without_columns(decoder, writer, unknown.shape.table, lost)
@@ -261,6 +271,14 @@ class PostgresInstance(Instance):
             self._binary = False
             message = f"a column that only Postgres can print is added to {unknown.shape.name}"
             raise TransientError(message, "Capture reconnects and requests values as text.")
+
+    def _widen(self, decoder: Decoder, writer: ChangeLogWriter, unknown: UnknownColumnsError, widened: Shape) -> None:
+        """Continue with wider types, if the catalogs prove that no row was rewritten, as far as the last check."""
+        decoder.end_tables(self._check_published(self._side_connection(), writer, decoder))
+        self._facts_changed = True
+        why = "its columns changed upstream (changed in type), and the table may have been rewritten"
+        is_proven = self._watch.has_stayed(unknown.shape.table)
+        decoder.shapes.learn(unknown.relation, widened if is_proven else RejectedShape(widened.name, why))
 
     def _without_columns(
         self, decoder: Decoder, writer: ChangeLogWriter, table: CapturedTable, lost: Sequence[str]

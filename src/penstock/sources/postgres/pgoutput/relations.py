@@ -12,7 +12,7 @@
 
 A table may gain columns at its end, and lose columns. A dropped column stays, and is null in images from then on, so
 that these fit beside the earlier ones. Any other change (columns renamed or of another type, another key, another table
-of that name) ends its capture.
+of that name) ends its capture, except that a varchar may become longer, or text: nothing changes downstream.
 
 **Why a column was dropped, and not renamed.** Let the description have the known columns R, in their order, and no
 other. The caller proves by the catalog that, both before this change and now, each name in R belongs to the column of
@@ -42,7 +42,7 @@ from penstock.fields import with_fields
 from penstock.model import TableName, TableSchema
 from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
 from penstock.sources.postgres.pgoutput.control_messages import PROTOCOL_HINT
-from penstock.sources.postgres.types import ColumnCodec
+from penstock.sources.postgres.types import ColumnCodec, PostgresType
 
 __all__ = [
     "RejectedShape",
@@ -54,6 +54,7 @@ __all__ = [
     "UnknownColumnsError",
     "lost_columns",
     "parse_relation",
+    "widened_shape",
 ]
 
 
@@ -163,7 +164,7 @@ class RejectedShape:
 
 
 class UnknownColumnsError(Exception):
-    """Columns were added to a captured table, or dropped: the caller has to call `Shapes.learn`.
+    """Columns of a captured table were added, dropped or widened: the caller has to call `Shapes.learn`.
 
     `relation` has the columns of the table, without those that are not captured.
     """
@@ -200,7 +201,8 @@ class Shapes:
     def advance(self, shape: Shape) -> None:
         """Record that a transaction with changes of this shape has committed."""
         known = self.current[shape.name]
-        if (len(shape.schema.columns), len(shape.table.absent)) > (len(known.schema.columns), len(known.table.absent)):
+        before, now = ((len(s.table.columns), len(s.table.absent)) for s in (known, shape))
+        if now > before or (now == before and shape.table.columns != known.table.columns):
             self.current[shape.name] = shape
 
     def update_filenodes(self, files: Mapping[TableName, int]) -> None:
@@ -221,7 +223,8 @@ class Shapes:
         again = [name for name, _, _ in declared if name in own.table.absent]
         if again:
             return RejectedShape(own.name, f"columns were dropped upstream and added again: {', '.join(again)}")
-        if declared[: len(known)] != known and not _lost_columns(own.table, declared):
+        is_followed = _lost_columns(own.table, declared) or _is_widened(own.table, declared)
+        if declared[: len(known)] != known and not is_followed:
             return RejectedShape(own.name, _column_changes(own.table.present, wanted))
         shape = own if declared == known else self._learned.get((own.name, declared))
         if shape is None:
@@ -245,6 +248,34 @@ def _lost_columns(table: CapturedTable, declared: _Declared) -> tuple[str, ...]:
     lost = tuple(column.name for column in table.present if column.name not in names)
     kept = tuple((c.name, c.type.oid, c.type.typmod) for c in table.present if c.name in names)
     return lost if kept == declared and all(map(table.can_lose, lost)) else ()
+
+
+def _is_widened(table: CapturedTable, declared: _Declared) -> bool:
+    """Return whether a description differs from the known columns only in wider types."""
+    return [name for name, _, _ in declared] == [column.name for column in table.present] and all(
+        (oid, typmod) == _type(column) or column.is_widened(oid, typmod)
+        for column, (_, oid, typmod) in zip(table.present, declared, strict=True)
+    )
+
+
+def widened_shape(shape: Shape, relation: Relation) -> Shape | None:
+    """Return the shape with the wider types of an `UnknownColumnsError`; None if its columns differ otherwise.
+
+    The columns downstream are the same.
+    """
+    if not _is_widened(shape.table, _declared(relation.columns)):
+        return None
+    types = {column.name: PostgresType(column.oid, column.typmod) for column in relation.columns}
+    columns = tuple(
+        replace(column, type=types[column.name]) if _type(column) != _declared_type(types, column) else column
+        for column in shape.table.columns
+    )
+    return replace(shape, table=with_fields(shape.table, columns=columns))
+
+
+def _declared_type(types: Mapping[str, PostgresType], column: CapturedColumn) -> tuple[int, int]:
+    declared = types.get(column.name, column.type)
+    return declared.oid, declared.typmod
 
 
 def lost_columns(shape: Shape, relation: Relation) -> tuple[str, ...]:

@@ -193,6 +193,12 @@ class PublicationWatch:
         }
         return with_fields(now, tables={**now.tables, **tables})
 
+    def has_stayed(self, table: CapturedTable) -> bool:
+        """Return whether the last check proved that the columns are the same ones, and that no values changed."""
+        stayed = self._stayed.get(table.oid, set())
+        is_proven = table.name in self._proven and table.name not in self._suspected
+        return is_proven and {column.name for column in table.present} <= stayed
+
     def has_lost(self, table: CapturedTable, lost: Collection[str]) -> bool:
         """Return whether the last check proved that these columns were dropped, and that all others stayed the same.
 
