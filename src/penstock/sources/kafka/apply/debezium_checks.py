@@ -35,7 +35,9 @@ def first_contradiction(changes: Changes, rows: DataFrame, schema: TableSchema, 
     same = [column(name, "target").eqNullSafe(column(name, "sought")) for name in schema.key]
     there = near.join(keys.alias("sought"), same, "left_semi")
     images = changes.found.images.withColumn("row", own.value_row(F.col("row")))
-    breaches = contradictions(images, there, own).orderBy("_lsn", "partition", "offset").limit(1).collect()
+    breaches = (
+        contradictions(images, there, own, topic.gained).orderBy("_lsn", "partition", "offset").limit(1).collect()
+    )
     return Fault(breaches[0].partition, breaches[0].offset, breaches[0].problem) if breaches else None
 
 
