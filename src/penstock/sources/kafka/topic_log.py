@@ -44,7 +44,14 @@ from penstock.errors import UsageError
 from penstock.model import Image, TableName
 from penstock.positions import Lsn
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
-from penstock.sources.kafka.ticks import OffsetRange, ranges_within, tick_bounds, tick_groups, tick_table
+from penstock.sources.kafka.ticks import (
+    OffsetRange,
+    ranges_within,
+    single_partition_ticks,
+    tick_bounds,
+    tick_groups,
+    tick_table,
+)
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
@@ -200,11 +207,15 @@ class TopicLogReader(ChangeLogReader):
         if made is None:
             return own
         kinds = sum(1 << image for image in _KINDS[made.envelope])
-        chunks = [
-            ChunkRef((), 0, first, last, rows, rows * _MESSAGE_BYTES, kinds, False, 0)
-            for part in self._parts(made, after, upto)
-            for first, last, rows in tick_groups(self._bounds(made, part.after, part.upto))
-        ]
+        chunks = []
+        for part in self._parts(made, after, upto):
+            bounds = self._bounds(made, part.after, part.upto)
+            empties = made.records and single_partition_ticks(bounds) is not None
+            found = kinds | 1 << Image.TRUNCATE if empties else kinds
+            chunks += [
+                ChunkRef((), 0, first, last, rows, rows * _MESSAGE_BYTES, found, False, 0)
+                for first, last, rows in tick_groups(bounds)
+            ]
         return Extent(table, after, upto, tuple(chunks))
 
     def images_within(self, table: TableName, after: Lsn, upto: Lsn) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -137,7 +138,8 @@ def topic_tail(
     spark: SparkSession, log: TopicLog, changes: Changes, schema: TableSchema, after: Lsn, upto: Lsn, *, lenient: bool
 ) -> Tail:
     """Return the net change of messages; unless `lenient`, reading many fails if one was rejected."""
-    contents = _contents(log, schema, after, upto)
+    last = changes.truncates[-1] if changes.truncates else None
+    contents = replace(_contents(log, schema, after, upto), truncated=last)
     if changes.few is None:
         return Tail(fold(changes.found.images if lenient else changes.found.strict, schema, contents), contents)
     net, known = fold_small(changes.few, schema, contents)
