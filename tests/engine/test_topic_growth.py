@@ -140,6 +140,29 @@ def test_capture_that_ends_between_the_columns_and_the_tick(
         assert [names for _, names in versions(home, "crashed")][2:] == [["n", "x", "y"], ["n", "x", "y", "z"]]
 
 
+def test_table_that_is_read_again_after_it_gained_columns(tmp_path: Path, broker: SharedBroker) -> None:
+    topic = Topic(broker, "again")
+    topic.send([(None, {"n": 1})])
+    with captured(tmp_path, broker, topic, "FORMAT JSON") as home:
+        wait_messages(home, topic, 1)
+        topic.send([(None, {"n": 2, "x": 1.5})])
+        before = wait_messages(home, topic, 2)
+        home.sql("ALTER SOURCES again RETRY TABLE again")
+
+        def is_read() -> bool:
+            durable = home.frontiers("again").durable
+            return durable > before and len(logged_rows(home, "again", logged(home, "again").valid, durable)) == 2
+
+        until(is_read, "the messages to be read again")
+        table = logged(home, "again")
+        assert (table.generation, table.schema.columns.names) == (1, ["n", "x"])
+        topic.send([(None, {"n": 3, "x": 2.5, "y": "new"})])
+        until(lambda: logged(home, "again").schema.columns.names == ["n", "x", "y"], "the new column")
+        until(lambda: len(logged_rows(home, "again", table.valid, home.frontiers("again").durable)) == 3, "its row")
+        found = logged_rows(home, "again", table.valid, home.frontiers("again").durable)
+        assert found == [{"n": 1, "x": None}, {"n": 2, "x": 1.5}, {"n": 3, "x": 2.5, "y": "new"}]
+
+
 def test_keys_that_are_values_do_not_become_columns_without_end(
     tmp_path: Path, broker: SharedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

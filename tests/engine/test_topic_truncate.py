@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.engine.test_source_kinds import running_home
+from tests.engine.test_source_kinds import running_home, state
 from tests.engine.test_topics import create, debezium_record, rows, wait_for_messages, wait_until_applied
 from tests.engine.topic import Topic
 from tests.servers import SharedBroker
 
-from penstock.errors import TableError
+from penstock.errors import DefiniteError
 from penstock.home import Home
 from penstock.sources.kafka.apply import messages
 from penstock.sources.kafka.apply.tables import TopicApply
+from penstock.testing.waiting import until
 
 pytestmark = [pytest.mark.usefixtures("in_process"), pytest.mark.slow("each state is read live, as past, and applied")]
 BOTH = "KEY FORMAT JSON VALUE FORMAT JSON"
@@ -69,7 +70,8 @@ def test_truncate(
         wait_for_messages(home, "emptied", 8)
         topic.send([truncate(9)])
         wait_for_messages(home, "emptied", 9)
-        with pytest.raises(TableError, match="TRUNCATE in a topic with several partitions"):
+        until(lambda: state(home, "emptied.emptied") == "failed", "apply to fail")
+        with pytest.raises(DefiniteError, match="TRUNCATE in a topic with several partitions"):
             rows(home.live(spark), query)
 
 

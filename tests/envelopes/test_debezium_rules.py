@@ -201,6 +201,22 @@ def test_upsert_accepts_any_connector_without_before(spark: SparkSession) -> Non
     assert all(text in found[0, offset] for offset, text in expected.items())
 
 
+def test_incremental_snapshot(spark: SparkSession) -> None:
+    """Its rows are between changes, at the position of the last change: each is the latest row of its key."""
+    read_again = {"snapshot": "incremental", "lsn": 2, "sequence": '["5","2"]'}
+    values = [change(1), change(2, op="u"), record("r", None, row(1, 7), **read_again), change(3, op="d")]
+    messages = [Message(_key(value), value, 0, offset) for offset, value in enumerate(values)]
+    read = frame(spark, messages, value=RECORD)
+    shape = debezium_shape(read)
+    upserted = debezium_upsert(read, shape)
+    assert_same(upserted, debezium_upsert_images(arrow_batch(read), shape.schema(TableName("public", "t"))))
+    images = upserted.images.orderBy("_ordinal").collect()
+    assert [(one["_image"], one["row"]["n"]) for one in images[2:]] == [(Image.UPDATED, 7), (Image.DELETED_KEY, None)]
+    stateful = debezium(read, shape, DebeziumState())
+    assert "ENVELOPE DEBEZIUM UPSERT" in problems(stateful)[0, 2]
+    assert offsets(stateful) == {0: [0, 1, 1, 3]}
+
+
 def test_truncate_in_the_only_partition(spark: SparkSession) -> None:
     """It empties the table in both envelopes, and is no change if Debezium repeats it."""
     values = [change(1), record("t", lsn=2, sequence='["5","2"]'), change(3), record("t", lsn=2, sequence='["5","2"]')]
