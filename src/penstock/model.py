@@ -173,6 +173,8 @@ class TableSchema:
     table: TableName
     columns: pa.Schema
     key: tuple[str, ...]
+    reader: str = ""
+    """How the source decodes rows of this version, in a notation of its kind; empty if its config says so."""
 
     def added_to(self, earlier: TableSchema) -> list[pa.Field]:
         """Return the columns that were added after `earlier`."""
@@ -181,6 +183,8 @@ class TableSchema:
     def to_bytes(self) -> bytes:
         """Serialise as an Arrow schema that carries name and key as metadata."""
         metadata = {"schema": self.table.schema, "name": self.table.name, "key": "\0".join(self.key)}
+        if self.reader:
+            metadata["reader"] = self.reader
         return bytes(self.columns.with_metadata(metadata).serialize().to_pybytes())
 
     @classmethod
@@ -190,7 +194,8 @@ class TableSchema:
         metadata = columns.metadata
         key = metadata[b"key"].decode()
         table = TableName(metadata[b"schema"].decode(), metadata[b"name"].decode())
-        return cls(table, columns.remove_metadata(), tuple(key.split("\0")) if key else ())
+        reader = metadata.get(b"reader", b"").decode()
+        return cls(table, columns.remove_metadata(), tuple(key.split("\0")) if key else (), reader)
 
 
 _MISSING = b"missing"

@@ -146,6 +146,31 @@ def test_tail_of_debezium_records(tmp_path: Path, broker: SharedBroker) -> None:
             ]
 
 
+def test_tail_of_a_truncate(tmp_path: Path, broker: SharedBroker) -> None:
+    """It has a place among all records only while the topic has one partition."""
+    topic = Topic(broker, "emptied")
+    truncate = None, {"op": "t", "before": None, "after": None}
+    topic.send([record("c", 1, "a"), truncate, record("c", 2, "b")])
+    with captured(tmp_path, broker, topic, f"{BOTH} ENVELOPE DEBEZIUM UPSERT") as home:
+        wait_messages(home, topic, 3)
+        topic.add_partitions(2)
+        topic.send([record("c", 3, "c")], 1)
+        upto = wait_messages(home, topic, 4)
+        expected = [
+            ("update", None, {"id": 1, "name": "a"}),
+            ("truncate", None, None),
+            ("update", None, {"id": 2, "name": "b"}),
+            ("update", None, {"id": 3, "name": "c"}),
+        ]
+        with closing(home.tail("emptied", start="earliest")) as tail:
+            assert changes(tail, 4) == expected
+            topic.send([truncate])
+            assert wait_messages(home, topic, 5) == upto + 1
+            with pytest.raises(TableError, match="TRUNCATE in a topic with several partitions") as raised:
+                next(tail)
+        assert raised.value.lsn == upto + 1
+
+
 def test_envelope_with_state_has_no_changes_to_read(tmp_path: Path, broker: SharedBroker) -> None:
     topic = Topic(broker, "stateful")
     key, value = record("c", 1, "a")

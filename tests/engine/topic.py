@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 from tests.servers import SharedBroker, unique
 
 from penstock.testing.waiting import PATIENCE
@@ -42,6 +42,11 @@ class Topic:
             producer.produce(self.name, encoded(value), encoded(key), partition=0)
         assert producer.flush(PATIENCE) == 0
         producer.abort_transaction(PATIENCE)
+
+    def add_partitions(self, count: int) -> None:
+        """Increase the number of partitions."""
+        admin = AdminClient(self._client)
+        admin.create_partitions([NewPartitions(self.name, count)])[self.name].result(PATIENCE)
 
     def recreate(self) -> None:
         """Delete the topic and create it again, empty."""

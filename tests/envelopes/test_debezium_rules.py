@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from tests.envelopes.connector import RECORD, ROW, SOURCE, record, row
 from tests.envelopes.topics import Message, arrow_batch, assert_same, frame
 
@@ -87,7 +88,7 @@ def test_rejected_records_name_the_constraint_and_a_hint(spark: SparkSession) ->
         (record("u", None, row(1)), "REPLICA IDENTITY FULL"),
         (record("c", row(1), None), "no 'after'"),
         (record("x", None, row(1)), "op is none of"),
-        (record("t"), "TRUNCATE is not supported"),
+        (record("t"), "several partitions"),
     ]
     result = deduplicated(spark, [[value] for value, _ in cases])
     found = problems(result)
@@ -192,12 +193,45 @@ def test_upsert_accepts_any_connector_without_before(spark: SparkSession) -> Non
     expected = {
         4: "no 'after'",
         5: "op is none of",
-        6: "TRUNCATE is not supported",
+        6: "several partitions",
         7: "different values",
-        8: "TRUNCATE is not supported",
+        8: "several partitions",
     }
     assert set(found) == {(0, offset) for offset in expected}
     assert all(text in found[0, offset] for offset, text in expected.items())
+
+
+def test_incremental_snapshot(spark: SparkSession) -> None:
+    """Its rows are between changes, at the position of the last change: each is the latest row of its key."""
+    read_again = {"snapshot": "incremental", "lsn": 2, "sequence": '["5","2"]'}
+    values = [change(1), change(2, op="u"), record("r", None, row(1, 7), **read_again), change(3, op="d")]
+    messages = [Message(_key(value), value, 0, offset) for offset, value in enumerate(values)]
+    read = frame(spark, messages, value=RECORD)
+    shape = debezium_shape(read)
+    upserted = debezium_upsert(read, shape)
+    assert_same(upserted, debezium_upsert_images(arrow_batch(read), shape.schema(TableName("public", "t"))))
+    images = upserted.images.orderBy("_ordinal").collect()
+    assert [(one["_image"], one["row"]["n"]) for one in images[2:]] == [(Image.UPDATED, 7), (Image.DELETED_KEY, None)]
+    stateful = debezium(read, shape, DebeziumState())
+    assert "ENVELOPE DEBEZIUM UPSERT" in problems(stateful)[0, 2]
+    assert offsets(stateful) == {0: [0, 1, 1, 3]}
+
+
+def test_truncate_in_the_only_partition(spark: SparkSession) -> None:
+    """It empties the table in both envelopes, and is no change if Debezium repeats it."""
+    values = [change(1), record("t", lsn=2, sequence='["5","2"]'), change(3), record("t", lsn=2, sequence='["5","2"]')]
+    messages = [Message(_key(value), value, 0, offset) for offset, value in enumerate(values)]
+    read = frame(spark, messages, value=RECORD).withColumn("only_partition", F.col("offset") < 9)
+    shape = debezium_shape(read)
+    upserted = debezium_upsert(read, shape)
+    assert_same(upserted, debezium_upsert_images(arrow_batch(read), shape.schema(TableName("public", "t"))))
+    found = [
+        (one["_ordinal"], one["_image"], one["row"] is None) for one in upserted.images.orderBy("_ordinal").collect()
+    ]
+    truncate, updated, inserted = int(Image.TRUNCATE), int(Image.UPDATED), int(Image.INSERTED)
+    assert found == [(0, updated, False), (1, truncate, True), (2, updated, False), (3, truncate, True)]
+    once = debezium(read, shape, DebeziumState()).images.orderBy("_ordinal").collect()
+    assert [(one["_ordinal"], one["_image"]) for one in once] == [(0, inserted), (1, truncate), (2, inserted)]
 
 
 def test_records_about_no_row_are_skipped(spark: SparkSession) -> None:

@@ -27,7 +27,8 @@ def problems_of(spark: SparkSession, table: dict[int, int], *changes: Change) ->
         images.append((number // 2, (1 << 44) + number, int(image), 0, NOON, None, (key, n, {"x": number})))
     frame = spark.createDataFrame(images, IMAGES)
     base = spark.createDataFrame([(key, n, {"y": 0}) for key, n in table.items()], SHAPE.columns)
-    rows = contradictions(frame, base, SHAPE).collect()
+    truncates = [(image[0], image[1]) for image in images if image[2] == Image.TRUNCATE]
+    rows = contradictions(frame, base, SHAPE, truncates=truncates).collect()
     assert all((one["_lsn"], one["partition"]) == (one["offset"] // 2, 1) for one in rows)
     return {one["offset"]: one["problem"] for one in rows}
 
@@ -43,6 +44,21 @@ def test_consistent_changes_are_accepted(spark: SparkSession) -> None:
         (Image.DELETED, 2, 20),
     ]
     assert problems_of(spark, {1: 10, 2: 20, 4: 40}, *changes) == {}
+
+
+def test_changes_after_a_truncate_begin_with_no_rows(spark: SparkSession) -> None:
+    changes: list[Change] = [
+        (Image.INSERTED, 3, 30),
+        (Image.TRUNCATE, 0, None),
+        (Image.INSERTED, 1, 11),
+        (Image.INSERTED, 3, 31),
+        (Image.DELETED, 2, 20),  # was removed by the truncate
+        (Image.TRUNCATE, 0, None),
+        (Image.INSERTED, 3, 32),
+        (Image.DELETED, 3, 32),
+    ]
+    problems = problems_of(spark, {1: 10, 2: 20}, *changes)
+    assert {number: "does not exist" in text for number, text in problems.items()} == {4: True}
 
 
 def test_contradicting_changes_are_reported(spark: SparkSession) -> None:

@@ -85,6 +85,7 @@ def arrow_batch(messages: DataFrame) -> MessageBatch:
         offset=whole["offset"],
         timestamp=whole["timestamp"].cast(pa.timestamp("us", "UTC")),
         problem=whole["problem"],
+        only_partition=whole.get("only_partition"),
     )
 
 

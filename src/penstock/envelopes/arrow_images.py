@@ -6,7 +6,8 @@
 
 The rules are those of `penstock.envelopes.upsert`, and a test compares the two on random topics: Spark computes the
 changes of many messages for a table, and this module computes those of some messages for readers of changes. An
-envelope without state makes one image of each message, so a batch may end at any message.
+envelope without state makes one image of each message, so a batch may end at any message. The image of a truncate
+record has no row.
 
 ENVELOPE DEBEZIUM has no counterpart here: which records are repeated follows from its state, which is in the base
 table.
@@ -53,6 +54,8 @@ class MessageBatch:
     timestamp: pa.TimestampArray
     problem: pa.StringArray
     headers: pa.ListArray | None = None
+    only_partition: pa.BooleanArray | None = None
+    """Whether the topic had one partition at the tick; None if that is unknown."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def debezium_upsert_images(
     keyless = pc.and_(pc.or_(truncates, skipped), there)
     problems = [
         (pc.and_(there, pc.invert(pc.or_(_among(op, OPS), skipped))), OP_UNKNOWN),
-        (truncates, TRUNCATED),
+        (truncates if messages.only_partition is None else pc.and_not(truncates, messages.only_partition), TRUNCATED),
         *((pc.and_(pc.invert(keyless), bad), text) for bad, text in _key_problems(key, schema)),
         (pc.and_(_among(op, ("c", "u", "r")), after.is_null()), AFTER_MISSING),
         (_mismatch(key, after, schema), KEY_MISMATCH),
@@ -106,7 +109,9 @@ def debezium_upsert_images(
     ]
     gone = pc.or_(messages.tombstone, deletes)
     row = _key_only(_row(schema, key, after), gone, schema)
-    return _enveloped(messages, problems, _upserted(gone), row, skipped)
+    row = pa.StructArray.from_arrays(row.flatten(), fields=list(row.type), mask=truncates)
+    kinds = np.where(truncates.to_numpy(zero_copy_only=False), int(Image.TRUNCATE), _upserted(gone)).astype(np.int8)
+    return _enveloped(messages, problems, kinds, row, skipped)
 
 
 # -- images ------------------------------------------------------------------------------------------------------------

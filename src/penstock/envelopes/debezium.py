@@ -67,7 +67,7 @@ from penstock.envelopes.debezium_records import (
 )
 from penstock.envelopes.messages import Enveloped, enveloped, image, with_problem
 from penstock.envelopes.shape import Shape, key_mismatch_problem, key_problem, placeholder_problem, quoted
-from penstock.envelopes.upsert import truncate_problem
+from penstock.envelopes.upsert import emptied, truncate_problem
 from penstock.envelopes.upstream_positions import event_time, in_snapshot, upstream_position, upstream_problem
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import Image
@@ -113,7 +113,7 @@ def debezium(messages: DataFrame, shape: Shape, state: DebeziumState, rows: Data
     seen = _seen(rows, shape) if rows is not None and state.has_open_snapshot else None
     known = with_replays(_records(messages, types, shape), state, seen)
     checked = with_problem(
-        known, F.col("disorder"), F.when(F.col("usable") & ~F.col("replayed"), _row_problem(types, shape))
+        known, F.col("disorder"), F.when(F.col("usable") & ~F.col("replayed"), _row_problem(messages, types, shape))
     )
     made = enveloped(
         checked.filter(F.col("problem").isNotNull() | F.col("usable") & ~F.col("replayed")), _changes(shape)
@@ -140,13 +140,13 @@ def _records(messages: DataFrame, types: RecordType, shape: Shape) -> DataFrame:
     )
 
 
-def _row_problem(types: RecordType, shape: Shape) -> Column:
+def _row_problem(messages: DataFrame, types: RecordType, shape: Shape) -> Column:
     """Return the problem of a new record that lacks a row."""
     op, before, after = F.col("op"), F.col("before"), F.col("after")
     no_before = F.when(op.isin("u", "d") & before.isNull(), F.lit(f"the record has no 'before' row: set {_FULL}"))
     names = types.after.names
     return F.coalesce(
-        truncate_problem(),
+        truncate_problem(messages),
         missing_after_problem(),
         no_before,
         key_mismatch_problem(F.col("key"), F.when(op == "d", before).otherwise(after), shape, names),
@@ -160,6 +160,7 @@ def _changes(shape: Shape) -> Column:
     return (
         F.when(op == "u", changed)
         .when(op == "d", F.array(image(Image.DELETED, before)))
+        .when(op == "t", emptied(shape))
         .otherwise(F.array(image(Image.INSERTED, after)))
     )
 

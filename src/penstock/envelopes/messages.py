@@ -12,6 +12,8 @@ A DataFrame of messages has one row per message:
 - ``_tick``: the position of the source at which the message became visible; it orders messages across partitions
 - ``partition``, ``offset``, ``timestamp``: as in Kafka
 - ``problem``: why the message could not be decoded, or null
+- ``only_partition``: whether the topic had one partition at the tick, so that the message has a place among all others;
+  without this column, it is unknown
 
 Images have the columns of `penstock.model.image_schema`. ``_lsn`` is the tick. ``_ordinal`` encodes partition and
 offset in one number, so that the messages of a tick are ordered without counting, and an image identifies its message.
@@ -35,6 +37,7 @@ __all__ = [
     "Enveloped",
     "enveloped",
     "image",
+    "in_only_partition",
     "message_type",
     "ordinal",
     "partition_and_offset",
@@ -111,6 +114,12 @@ def partition_and_offset(number: Column) -> tuple[Column, Column]:
 def image(kind: Image, row: Column) -> Column:
     """Return one image of a change."""
     return F.struct(F.lit(int(kind)).cast("tinyint").alias("_image"), row.alias("row"))
+
+
+def in_only_partition(messages: DataFrame) -> Column:
+    """Return whether a message is known to have a place in the order of all messages of its topic."""
+    known = "only_partition" in messages.columns
+    return F.coalesce(F.col("only_partition"), F.lit(False)) if known else F.lit(False)
 
 
 def enveloped(messages: DataFrame, changes: Column) -> Enveloped:

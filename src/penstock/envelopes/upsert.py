@@ -14,8 +14,9 @@ ENVELOPE DEBEZIUM UPSERT: the ``after`` row of a Debezium record is the latest r
 This works like UPSERT and needs no state either. Duplicates and replays are harmless, because a replay ends where the
 topic continues: by then every key has its latest row again. Any connector is supported.
 
-A truncate record (op t) has no key, so it is in one partition only, and its order relative to the other partitions is
-unknown. It is rejected, here and by DEBEZIUM. Logical messages and heartbeats are skipped.
+A truncate record (op t) has no key, so it is in one partition only. If the topic has one partition, the record has its
+place among all others, and empties the table there. Otherwise its order relative to the other partitions is unknown,
+and it is rejected, here and by DEBEZIUM. Logical messages and heartbeats are skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from penstock.envelopes.debezium_records import missing_after_problem, op_problem, record_type, with_record_fields
-from penstock.envelopes.messages import Enveloped, enveloped, image, message_type, with_problem
+from penstock.envelopes.messages import (
+    Enveloped,
+    enveloped,
+    image,
+    in_only_partition,
+    message_type,
+    with_problem,
+)
 from penstock.envelopes.shape import Shape, key_mismatch_problem, key_problem, placeholder_problem
 from penstock.model import Image
 
@@ -34,13 +42,17 @@ __all__ = [
     "VALUE_MISSING",
     "append",
     "debezium_upsert",
+    "emptied",
     "truncate_problem",
     "upsert",
 ]
 
 NULL_VALUE = "the value is present but decodes to null: a row requires a value"
 VALUE_MISSING = "the message has no value: use ENVELOPE UPSERT if this marks a deleted row"
-TRUNCATED = "TRUNCATE is not supported: configure Debezium to skip such records (skipped.operations = t)"
+TRUNCATED = (
+    "TRUNCATE in a topic with several partitions, so that its order relative to other records is unknown: configure "
+    "Debezium to write a topic with one partition, or to skip such records (skipped.operations = t)"
+)
 
 
 def upsert(messages: DataFrame, shape: Shape) -> Enveloped:
@@ -70,7 +82,7 @@ def debezium_upsert(messages: DataFrame, shape: Shape) -> Enveloped:
     keyless = (F.coalesce(op == "t", F.lit(False)) | F.col("skipped")) & ~F.col("tombstone")
     problems = [
         op_problem(),
-        truncate_problem(),
+        truncate_problem(messages),
         F.when(~keyless, key_problem(key, shape)),
         missing_after_problem(),
         key_mismatch_problem(key, after, shape, types.after.names),
@@ -78,10 +90,16 @@ def debezium_upsert(messages: DataFrame, shape: Shape) -> Enveloped:
     ]
     gone = F.array(image(Image.DELETED_KEY, shape.key_only_row(key)))
     there = F.array(image(Image.UPDATED, shape.row(key, after)))
-    changes = F.when(F.col("tombstone") | (op == "d"), gone).when(~F.col("skipped"), there)
+    changes = F.when(F.col("tombstone") | (op == "d"), gone).when(op == "t", emptied(shape))
+    changes = changes.when(~F.col("skipped"), there)
     return enveloped(with_problem(with_record_fields(messages), *problems), changes)
 
 
-def truncate_problem() -> Column:
-    """Return the problem of a truncate record."""
-    return F.when(F.col("op") == "t", F.lit(TRUNCATED))
+def truncate_problem(messages: DataFrame) -> Column:
+    """Return the problem of a truncate record that has no place among all others."""
+    return F.when((F.col("op") == "t") & ~in_only_partition(messages), F.lit(TRUNCATED))
+
+
+def emptied(shape: Shape) -> Column:
+    """Return the images of a truncate record."""
+    return F.array(image(Image.TRUNCATE, F.lit(None).cast(shape.columns)))

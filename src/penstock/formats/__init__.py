@@ -29,7 +29,7 @@ from penstock.formats.format import (
     ResolvedFormat,
     TextFormat,
 )
-from penstock.formats.schema_registry import RegisteredSchema, Registry, RegistryAddress
+from penstock.formats.schema_registry import RegisteredSchema, Registry, RegistryAddress, SubjectVersion
 
 if TYPE_CHECKING:
     from penstock.formats.batch import decode_batch
@@ -53,6 +53,7 @@ __all__ = [
     "Registry",
     "RegistryAddress",
     "ResolvedFormat",
+    "SubjectVersion",
     "TextFormat",
     "decode",
     "decode_batch",

@@ -36,6 +36,7 @@ __all__ = [
     "Registry",
     "RegistryAddress",
     "SchemaReference",
+    "SubjectVersion",
     "WriterSchemas",
 ]
 
@@ -112,6 +113,13 @@ class SchemaReference(NamedTuple):
     version: int
 
 
+class SubjectVersion(NamedTuple):
+    """A version of a subject, and the id of its schema."""
+
+    number: int
+    id: int
+
+
 class _Rejected(Exception):
     """The registry does not accept a schema."""
 
@@ -166,6 +174,31 @@ class Registry:
                 message, "Register a schema under this subject, or specify another subject or the schema itself."
             )
         return self._with_references(response, response.get("id"))
+
+    def versions_after(
+        self, subject: str, known: SubjectVersion | None
+    ) -> list[tuple[SubjectVersion, RegisteredSchema]]:
+        """Return the schemas that a subject got after a version, in order; without one, the latest. Never cached.
+
+        A subject that does not exist has none. If its latest version is not after `known`, but another one, the subject
+        was registered again: the latest is returned.
+        """
+        place = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions"
+        latest = self._get(f"{place}/latest")
+        if latest is None:
+            return []
+        last = SubjectVersion(int(latest.get("version", 0)), int(latest.get("id", 0)))
+        if last == known:
+            return []
+        between = range(known.number + 1, last.number) if known is not None else ()
+        responses = [found for number in between if (found := self._get(f"{place}/{number}")) is not None]
+        return [
+            (
+                SubjectVersion(int(each.get("version", 0)), int(each.get("id", 0))),
+                self._with_references(each, each.get("id")),
+            )
+            for each in (*responses, latest)
+        ]
 
     def register(self, subject: str, kind: str, text: str, references: Sequence[SchemaReference] = ()) -> int:
         """Register a schema under a subject, unless the subject has it; return its id.

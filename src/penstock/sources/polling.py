@@ -146,7 +146,10 @@ class PollingInstance(Instance, ABC, Generic[_Config]):
             notes.begin(generation, self._durable)
         known: dict[TableName, tuple[TableSchema, int]] = {}
         for table in self._config.tables:
-            since = None if _is_new(table, logged.get(table.name)) and table.generation else self._durable
+            earlier = logged.get(table.name)
+            since = None if _is_new(table, earlier) and table.generation else self._durable
+            if earlier is not None and not _is_new(table, earlier):
+                table = table.with_logged_columns(earlier.schema)
             schema = table.table_schema()
             known[table.name] = (schema, writer.define(schema, since, table.generation))
         noted = notes.recall(generation, self._durable)
@@ -201,7 +204,7 @@ class _StepWriter:
         noted: dict[str, Any],
         failed: bool,
     ) -> None:
-        self._writer, self._notes, self._generation, self._tables = writer, notes, generation, tables
+        self._writer, self._notes, self._generation, self._tables = writer, notes, generation, dict(tables)
         self.noted = noted
         self.failed = failed
         """Whether the tables have an error: then no more steps are written."""
@@ -210,6 +213,9 @@ class _StepWriter:
         """Store the notes of a step and publish it; return its last position."""
         upto = Lsn(after + step.transactions)
         self._notes.note(self._generation, upto, step.notes)
+        for schema in step.schemas:
+            # If this process dies before the step is published, the next step at this position has the columns, too.
+            self._tables[schema.table] = (schema, self._writer.define(schema, Lsn(after + 1)))
         chunks, staged = self._collect(after, step, committed_at)
         commits = {int(upto): StagedCommit(upto, committed_at)} if staged else {}
         self._writer.publish(chunks, upto, committed_at=committed_at, staged=commits)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +67,8 @@ class Step:
     transactions: int = 1
     committed_at: int | None = None
     """In microseconds since 1970; None for the present time."""
+    schemas: Sequence[TableSchema] = ()
+    """The versions of tables that begin with the step: each adds columns to the version before it."""
 
 
 def inserted(table: TableName, rows: pa.RecordBatch) -> Changes:

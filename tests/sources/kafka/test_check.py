@@ -90,13 +90,21 @@ def test_one_recreated_topic_of_several(topics: Topics) -> None:
 
 
 def test_schema_with_added_fields_is_reported(topics: Topics, registry: SharedRegistry) -> None:
+    """Capture adds those that can be columns, unless they are held: see `tests/engine/test_topic_growth.py`."""
     name = topics.make(1)
-    fields: list[dict[str, Any]] = [{"name": "id", "type": "long"}]
+    inner = {"type": "record", "name": "i", "fields": [{"name": "k", "type": "long"}]}
+    fields: list[dict[str, Any]] = [{"name": "id", "type": "long"}, {"name": "inner", "type": inner}]
     registry.register(f"{name}-value", json.dumps({"type": "record", "name": "r", "fields": fields}))
-    kafka_source = source(topics, f"TOPIC '{name}' FORMAT AVRO USING SCHEMA REGISTRY '{registry.url}'")
+    place = f"TOPIC '{name}' FORMAT AVRO USING SCHEMA REGISTRY '{registry.url}'"
+    kafka_source = source(topics, place)
     (config,) = kafka_source.create_instances(1)
     assert levels_and_reasons(kafka_source.check(config)) == []
-    fields.append({"name": "note", "type": ["null", "string"], "default": None})
+    deeper = {**inner, "fields": [*inner["fields"], {"name": "l", "type": "long", "default": 0}]}
+    fields[1:] = [{"name": "inner", "type": deeper}, {"name": "note", "type": ["null", "string"], "default": None}]
     registry.register(f"{name}-value", json.dumps({"type": "record", "name": "r", "fields": fields}))
     ((level, why),) = levels_and_reasons(kafka_source.check(config))
-    assert (level, why.rpartition(": ")[2]) == ("info", "note")
+    assert (level, why.rpartition(": ")[2]) == ("info", "inner.l")
+    held = source(topics, f"{place} WITH (new columns = 'hold')")
+    found = held.check(config).findings
+    assert [finding.why.rpartition(": ")[2] for finding in found] == ["inner.l", "note"]
+    assert "SET (new columns = 'add')" in found[1].hint

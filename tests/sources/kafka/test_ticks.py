@@ -89,12 +89,12 @@ def test_adjacent_ranges_are_contiguous_and_each_message_is_in_one_tick(seed: in
 
 def test_tick_bounds_table() -> None:
     assert tick_bounds(logged(EXAMPLE, 1)).to_pylist() == [
-        {"partition": 0, "first": 3, "last": 5, "tick": 2},
-        {"partition": 1, "first": 0, "last": 2, "tick": 2},
-        {"partition": 1, "first": 2, "last": 4, "tick": 3},
-        {"partition": 2, "first": 0, "last": 1, "tick": 3},
-        {"partition": 0, "first": 5, "last": 9, "tick": 4},
-        {"partition": 2, "first": 1, "last": 6, "tick": 4},
+        {"partition": 0, "first": 3, "last": 5, "tick": 2, "partitions": 2},
+        {"partition": 1, "first": 0, "last": 2, "tick": 2, "partitions": 2},
+        {"partition": 1, "first": 2, "last": 4, "tick": 3, "partitions": 3},
+        {"partition": 2, "first": 0, "last": 1, "tick": 3, "partitions": 3},
+        {"partition": 0, "first": 5, "last": 9, "tick": 4, "partitions": 3},
+        {"partition": 2, "first": 1, "last": 6, "tick": 4, "partitions": 3},
     ]
     assert tick_bounds([]).num_rows == 0
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -33,7 +33,14 @@ from penstock.errors import DefiniteError
 from penstock.formats.format import LogicalType
 from penstock.formats.logical_types import BASE64, ITEM, NAMES
 
-__all__ = ["ConnectSchema", "connect_schema", "logical_types_of", "reject_changed_schemas"]
+__all__ = [
+    "ConnectSchema",
+    "connect_schema",
+    "logical_types_of",
+    "merge_schema_texts",
+    "reject_changed_schemas",
+    "schema_text",
+]
 
 _SCALARS = {
     "boolean": pa.bool_(),
@@ -87,17 +94,37 @@ def logical_types_of(schema: Any) -> dict[tuple[str, ...], str | None]:
 
 def _parse(message: bytes) -> ConnectSchema:
     schema = json.loads(message.decode())["schema"]
-    result = ConnectSchema(_text_of_schema(message), raw=["schema"])
+    result = ConnectSchema(schema_text(message), raw=["schema"])
     payload = _type(schema, ("payload",), result)
     result.columns = pa.struct([pa.field("schema", pa.string()), pa.field("payload", payload)])
     return result
 
 
-def _text_of_schema(message: bytes) -> str:
+def schema_text(message: bytes) -> str:
     """Return the text of the schema, with which the message begins, exactly as written."""
     text = message.decode()
     begin = _BEGIN.match(text)
     return "" if begin is None else text[begin.end() : json.JSONDecoder().raw_decode(text, begin.end())[1]]
+
+
+def merge_schema_texts(ours: str, theirs: str, places: Iterable[tuple[str, ...]], added: Collection[str]) -> str:
+    """Return our schema with these fields of theirs, at the places that begin with ``payload``."""
+    merged, other = json.loads(ours), json.loads(theirs)
+    for place in places:
+        into, found = _struct_at(merged, place[1:]), _struct_at(other, place[1:])
+        if into is None or found is None:
+            continue
+        known = {field.get("field") for field in into["fields"]}
+        new = [field for field in found["fields"] if field.get("field") in added and field.get("field") not in known]
+        into["fields"] = [*into["fields"], *new]
+    return json.dumps(merged)
+
+
+def _struct_at(schema: Any, path: Iterable[str]) -> Any:
+    for name in path:
+        fields = schema.get("fields") or () if isinstance(schema, dict) else ()
+        schema = next((field for field in fields if field.get("field") == name), None)
+    return schema if isinstance(schema, dict) and isinstance(schema.get("fields"), list) else None
 
 
 def _type(schema: Any, path: tuple[str, ...], result: ConnectSchema) -> pa.DataType:

@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock.errors import PenstockError
-from penstock.formats import AvroFormat, JsonFormat, ProtobufFormat, Registry, ResolvedFormat, evolve
+from penstock.formats import Registry, evolve
 from penstock.kafka_client.settings import registry_address
 from penstock.sources.findings import Finding, error, errors_among, info, warning
 from penstock.sources.interface import Checked
 from penstock.sources.kafka.config import KafkaConfig
 from penstock.sources.kafka.creation import Creation
+from penstock.sources.kafka.resolved_formats import followed_subject
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
+from penstock.sources.kafka.table_growth import can_grow
 from penstock.sources.kafka.topic_admin import TopicAdmin, TopicState, needs_settings, setting_findings
 from penstock.sources.kafka.topic_table import TopicTable
-from penstock.sources.kafka.with_options import KafkaWithOptions
+from penstock.sources.kafka.with_options import KafkaWithOptions, NewColumns
 
 __all__ = ["checked"]
 
@@ -58,7 +60,7 @@ def _topic(
     table = next((table for table in instance.produced() if table.topic.name == topic), None)
     if table is None:
         return findings
-    return [*findings, *_same(instance, table, found), *_growth(what, how, table)]
+    return [*findings, *_same(instance, table, found), *_growth(instance.source, what, how, table)]
 
 
 def _settings(what: KafkaSqlOptions, how: KafkaWithOptions, client: TopicAdmin, topic: str) -> Iterator[Finding]:
@@ -92,11 +94,11 @@ def _same(instance: KafkaConfig, table: TopicTable, found: TopicState) -> Iterat
         yield error(table.topic.name, why, instance.restart_hint())
 
 
-def _growth(what: KafkaSqlOptions, how: KafkaWithOptions, table: TopicTable) -> Iterator[Finding]:
+def _growth(source: str, what: KafkaSqlOptions, how: KafkaWithOptions, table: TopicTable) -> Iterator[Finding]:
     """Yield findings for registry schemas that have new fields or can no longer be read."""
     address = registry_address(what.schema_registry, how)
     for part, resolved in (("key", table.key_format), ("value", table.value_format)):
-        subject = None if resolved is None else _followed_subject(resolved, f"{table.topic.name}-{part}")
+        subject = None if resolved is None else followed_subject(resolved.format, f"{table.topic.name}-{part}")
         if address is None or resolved is None or subject is None:
             continue
         try:
@@ -108,18 +110,12 @@ def _growth(what: KafkaSqlOptions, how: KafkaWithOptions, table: TopicTable) -> 
             yield warning(
                 subject, f"the latest schema is incompatible: {obstacle}", "Drop the source and create it again."
             )
-        if growth.added:
-            why = f"the latest schema has fields that are not columns of the table: {', '.join(growth.added)}"
-            yield info(subject, why, "Drop the source and create it again to add them as columns.")
-
-
-def _followed_subject(resolved: ResolvedFormat, usual: str) -> str | None:
-    """Return the subject whose latest schema a format uses; None if the schema was given explicitly."""
-    match resolved.format:
-        case AvroFormat(registry=address, reader_schema=None, subject=named) if address is not None:
-            return named or usual
-        case JsonFormat(registry=address, columns=None, subject=named) if address is not None:
-            return named or usual
-        case ProtobufFormat(registry=address, descriptor_set=None, subject=named) if address is not None:
-            return named or usual
-    return None
+        addable = can_grow(table) if part == "value" else lambda _: False
+        held = [path for path in growth.added if not addable(path)]
+        if held:
+            why = f"the latest schema has fields that cannot be added to the table: {', '.join(held)}"
+            yield info(subject, why, "Drop the source and create it again to read them.")
+        added = [path for path in growth.added if path not in held]
+        if added and how.new_columns is NewColumns.HOLD:
+            why = f"the latest schema has fields that are not columns of the table: {', '.join(added)}"
+            yield info(subject, why, f"To add them: ALTER SOURCES {source} SET (new columns = 'add').")

@@ -48,6 +48,7 @@ TRANSLATIONS: dict[str, Names] = {
     "timestamp_type": Names(reason=_SOURCE),
     "on_error": Names(reason=_SOURCE),
     "quarantine_limit": Names(reason=_SOURCE),
+    "new_columns": Names(reason=_SOURCE),
     "allow_literal_secrets": Names(reason="Used to validate options."),
     **REGISTRY_NAMES,
 }

@@ -72,6 +72,7 @@ class Creation:
         formats = TopicFormats(
             self._what, registry_address(self._what.schema_registry, self._how), topic, lambda: self._messages(followed)
         )
+        version = formats.value_version()  # before the schema is read, so that no version is skipped
         return TopicTable.create(
             self.name(topic),
             self._local[topic],
@@ -80,6 +81,7 @@ class Creation:
             formats.value(),
             self._what.envelope.kind,
             tuple(IncludedColumn(column.what, column.name or column.what) for column in self._what.include),
+            version,
         )
 
     def name(self, topic: str) -> TableName:

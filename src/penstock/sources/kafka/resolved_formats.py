@@ -6,7 +6,8 @@
                                             ▲                   a descriptor file
                                             └── sample          first messages, for JSON without explicit columns
 
-This happens once, when a source is created. The result is stored with its tables and does not change.
+This happens once, when a source is created. The result is stored with its tables; fields that values gain later are
+added by capture (`penstock.sources.kafka.schema_followers`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from penstock.formats import (
     Registry,
     RegistryAddress,
     ResolvedFormat,
+    SubjectVersion,
     TextFormat,
     resolve,
 )
@@ -53,7 +55,7 @@ from penstock.sources.kafka.message_formats import (
 from penstock.sources.kafka.option_syntax import ddl
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
 
-__all__ = ["Message", "TopicFormats"]
+__all__ = ["Message", "TopicFormats", "followed_subject"]
 
 Message = tuple[bytes | None, bytes | None]
 """A key and a value."""
@@ -87,6 +89,15 @@ class TopicFormats:
     def value(self) -> ResolvedFormat:
         """Return the format of values."""
         return self._resolved(self._what.values(), "value")
+
+    def value_version(self) -> SubjectVersion | None:
+        """Return the latest version of the values' subject; None if no subject determines their columns."""
+        described = self._described(self._what.values())
+        subject = followed_subject(described, f"{self._topic}-value")
+        if subject is None or self._registry is None:
+            return None
+        found = self._registry.versions_after(subject, None)
+        return found[-1][0] if found else None
 
     def _resolved(self, given: FormatOptions, part: str) -> ResolvedFormat:
         described = self._described(given)
@@ -160,6 +171,18 @@ class TopicFormats:
             message = f"could not infer columns: topic {self._topic} has no messages"
             raise DefiniteError(message, f"{_GIVE_COLUMNS} Or write a message first.")
         return self._sampled
+
+
+def followed_subject(given: Format, usual: str) -> str | None:
+    """Return the subject whose latest schema a format uses; None if the schema was given explicitly."""
+    match given:
+        case AvroFormat(registry=address, reader_schema=None, subject=named) if address is not None:
+            return named or usual
+        case JsonFormat(registry=address, columns=None, subject=named) if address is not None:
+            return named or usual
+        case ProtobufFormat(registry=address, descriptor_set=None, subject=named) if address is not None:
+            return named or usual
+    return None
 
 
 def _upto(messages: Iterator[Message], last: Callable[[Message], bool]) -> Iterator[Message]:

@@ -43,7 +43,7 @@ class KafkaSource(Source, KafkaSqlOptions, KafkaSourceOptions):
 
     ALTERABLE: ClassVar[frozenset[str]] = frozenset(
         {
-            *("retain_history", "on_error", "quarantine_limit", "timestamp_frequency_ms"),
+            *("retain_history", "on_error", "quarantine_limit", "new_columns", "timestamp_frequency_ms"),
             *("security_protocol", "client_id", "group_id_prefix"),
             *("statistics_interval_ms", "topic_metadata_refresh_interval_ms"),
             *(option for group in (SslOptions, SaslOptions, RegistryOptions) for option in group.model_fields),

@@ -14,6 +14,9 @@
 * **A backlog** is divided into several ticks, each with about two million messages of a topic at most.
 * **Producer transactions** have no positions of their own: with ``read_committed`` their messages become visible only
   after the transaction ends, but those of one transaction may be in several ticks.
+* **Schemas.** With a table that can gain columns, the messages of a tick have no unknown field: before the tick is
+  published, its topics are checked (`schema_followers`). If there are new fields, the version of the table with the new
+  columns begins with this tick.
 * **Retention.** Messages that are not applied yet must still be in Kafka. A lease in the log records the progress of
   apply (`apply_lease_name`); without one, nothing was applied. Of the history before that, Kafka may retain less than
   the log.
@@ -42,11 +45,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.changelog.interface import ChangeLog, ChangeLogReader
+from penstock.changelog.interface import ChangeLog, ChangeLogReader, LoggedTable
 from penstock.errors import DefiniteError, TransientError
+from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
-from penstock.sources.kafka.ticks import apply_lease_name, first_offsets, tick_row, tick_table, widened_offsets
+from penstock.sources.kafka.ticks import (
+    OffsetRange,
+    apply_lease_name,
+    first_offsets,
+    tick_row,
+    tick_table,
+    widened_offsets,
+)
 from penstock.sources.kafka.topic_start import restart_hint
 from penstock.sources.kafka.topic_table import SourceTopic
 from penstock.sources.kafka.with_options import KafkaWithOptions
@@ -54,6 +65,7 @@ from penstock.sources.polling import PollingConfig, PollingInstance
 from penstock.sources.polling_steps import Changes, Step, inserted
 
 if TYPE_CHECKING:
+    from penstock.sources.kafka.schema_followers import SchemaFollower
     from penstock.sources.kafka.topic_admin import TopicAdmin, TopicState
 
 
@@ -96,8 +108,17 @@ class TickInstance(PollingInstance[TickConfig]):
     _reader: ChangeLogReader
     _stop: threading.Event
 
-    def __init__(self, config: TickConfig, log: ChangeLog, state: Path) -> None:
+    def __init__(
+        self,
+        config: TickConfig,
+        log: ChangeLog,
+        state: Path,
+        follow: Callable[[Mapping[TableName, LoggedTable]], dict[str, SchemaFollower]] | None = None,
+    ) -> None:
+        """Create the instance; `follow` returns the followers of schemas, by topic, for the tables of the log."""
         super().__init__(config, log, state)
+        self._follow = follow
+        self._followers: dict[str, SchemaFollower] = {}
         self._due = 0.0
         self._starts: dict[str, tuple[int, ...]] = {}
         """The first offsets of partitions at the last check against the needs of readers."""
@@ -110,11 +131,16 @@ class TickInstance(PollingInstance[TickConfig]):
         config = self._config
         client = TopicAdmin(config.what, config.how, config.source, statistics=self._write_statistics)
         with client as self._client, closing(self._log.reader()) as self._reader:
-            super().run(stop, connected)
+            try:
+                super().run(stop, connected)
+            finally:
+                for follower in self._followers.values():
+                    follower.close()
 
     def resume(self, at: Lsn, noted: Mapping[str, Any]) -> None:
         """Connect to the brokers, so that their errors are reported before anything else."""
         self._due, self._starts = 0.0, {}
+        self._followers = {} if self._follow is None else self._follow(self._reader.tables())
         self._client.describe(self._names())
 
     def next_step(self, at: Lsn, noted: Mapping[str, Any]) -> Step | None:
@@ -131,7 +157,9 @@ class TickInstance(PollingInstance[TickConfig]):
         if not moved and not notes:
             return None
         changes = [self._tick(name, taken[name].upto, after[name].upto) for name in moved]
-        return Step(changes, {**notes, **{name: {"id": after[name].id, "upto": after[name].upto} for name in moved}})
+        schemas = [s for name in moved if (s := self._new_schema(name, taken[name].upto, after[name].upto)) is not None]
+        notes = {**notes, **{name: {"id": after[name].id, "upto": after[name].upto} for name in moved}}
+        return Step(changes, notes, schemas=schemas)
 
     def pause(self) -> float:
         """Return the time between polls, in seconds."""
@@ -141,7 +169,21 @@ class TickInstance(PollingInstance[TickConfig]):
         self, taken: dict[str, TopicProgress], ends: dict[str, TopicProgress], noted: Mapping[str, Any]
     ) -> tuple[dict[str, TopicProgress], dict[str, Any]]:
         """Return the end offsets of the tick, and notes to store with it; notes alone create a tick, too."""
-        return {name: bounded(taken[name], ends[name], _MOST_MESSAGES) for name in ends}, {}
+        return {name: bounded(taken[name], ends[name], self._most_messages(name)) for name in ends}, {}
+
+    def _most_messages(self, topic: str) -> int:
+        follower = self._followers.get(topic)
+        return _MOST_MESSAGES if follower is None or follower.most_messages is None else follower.most_messages
+
+    def _new_schema(self, topic: str, before: Sequence[int], upto: Sequence[int]) -> TableSchema | None:
+        """Return the version of a table that begins with these messages, if they have new fields."""
+        follower = self._followers.get(topic)
+        if follower is None:
+            return None
+        bounds = enumerate(zip(widened_offsets(before, len(upto)), upto, strict=True))
+        ranges = [OffsetRange(topic, number, first, last) for number, (first, last) in bounds if first < last]
+        grown = follower.follow(ranges)
+        return None if grown is None else grown.table_schema()
 
     def _write_statistics(self, statistics: str) -> None:
         """Write the latest client statistics to a file; write errors are ignored."""

@@ -45,6 +45,7 @@ __all__ = [
     "last_tick_within",
     "ranges",
     "ranges_within",
+    "single_partition_ticks",
     "tick_bounds",
     "tick_groups",
     "tick_of",
@@ -58,7 +59,8 @@ GROUP_MESSAGES = 10_000
 """How many messages are read, sorted and decoded at a time, unless one tick has more."""
 _TAKEN = "messages of "
 _COLUMNS = pa.schema([("from", pa.list_(pa.int64())), ("to", pa.list_(pa.int64()))])
-_BOUNDS = pa.schema([("partition", pa.int32()), ("first", pa.int64()), ("last", pa.int64()), ("tick", pa.int64())])
+_PLACES = [("partition", pa.int32()), ("first", pa.int64()), ("last", pa.int64()), ("tick", pa.int64())]
+_BOUNDS = pa.schema([*_PLACES, ("partitions", pa.int32())])
 
 
 class OffsetRange(NamedTuple):
@@ -136,7 +138,8 @@ def _by_topic(read: Sequence[OffsetRange], field: str) -> dict[str, dict[int, in
 def tick_bounds(ticks: Iterable[pa.RecordBatch]) -> pa.Table:
     """Return the offsets of each tick: `partition`, `first`, `last` (exclusive) and `tick`, its position.
 
-    Each message of the range is in exactly one row, so the table can be joined to messages. Rows are in tick order.
+    `partitions` is the number of partitions that the topic had at the tick. Each message of the range is in exactly one
+    row, so the table can be joined to messages. Rows are in tick order.
     """
     return pa.concat_tables([_BOUNDS.empty_table(), *[pa.Table.from_batches([_moved(batch)]) for batch in ticks]])
 
@@ -149,7 +152,8 @@ def _moved(batch: pa.RecordBatch) -> pa.RecordBatch:
     begins = np.repeat(np.cumsum(sizes) - sizes, sizes)
     numbers = (np.arange(len(parents)) - begins).astype(np.int32)
     ticks = batch.column("_lsn").to_numpy()[parents]
-    columns = [pa.array(numbers), pc.list_flatten(first), pc.list_flatten(last), pa.array(ticks)]
+    counts = sizes[parents].astype(np.int32)
+    columns = [pa.array(numbers), pc.list_flatten(first), pc.list_flatten(last), pa.array(ticks), pa.array(counts)]
     return pa.RecordBatch.from_arrays(columns, schema=_BOUNDS).filter(pc.less(columns[1], columns[2]))
 
 
@@ -182,9 +186,18 @@ def last_tick_within(bounds: pa.Table, most: int) -> Lsn:
     return Lsn(int(ticks[max(0, fitting - 1)]))
 
 
+def single_partition_ticks(bounds: pa.Table) -> Lsn | None:
+    """Return the last tick with messages at which the topic had one partition; None if there is none.
+
+    Partitions are only added. So up to that tick, and not after it, all messages have one order: that of offsets.
+    """
+    ticks = bounds.column("tick").to_numpy()[bounds.column("partitions").to_numpy() == 1]
+    return Lsn(int(ticks.max())) if len(ticks) else None
+
+
 def tick_of(bounds: pa.Table, partitions: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64]) -> pa.Array:
     """Return the tick of each message, by `tick_bounds`; raise `ValueError` if a message is in none."""
-    number, first, last, tick = (bounds.column(name).to_numpy() for name in _BOUNDS.names)
+    number, first, last, tick = (bounds.column(name).to_numpy() for name, _ in _PLACES)
     found = np.zeros(len(offsets), np.int64)
     for partition in np.unique(partitions):
         own, asked = np.flatnonzero(number == partition), np.flatnonzero(partitions == partition)

@@ -40,7 +40,14 @@ from penstock.formats import Registry, RegistryAddress, ResolvedFormat, decode_b
 from penstock.positions import Lsn
 from penstock.sources.kafka.faults import Fault, fault_error, quarantine_hint
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
-from penstock.sources.kafka.ticks import GROUP_MESSAGES, OffsetRange, bounds_ranges, tick_groups, tick_of
+from penstock.sources.kafka.ticks import (
+    GROUP_MESSAGES,
+    OffsetRange,
+    bounds_ranges,
+    single_partition_ticks,
+    tick_groups,
+    tick_of,
+)
 from penstock.sources.kafka.topic_admin import TopicAdmin
 from penstock.sources.kafka.topic_consumer import TopicConsumer
 from penstock.sources.kafka.topic_identity import recreated
@@ -92,7 +99,10 @@ class TopicImages:
             return
         ticks = tick_of(bounds, found.column("partition").to_numpy(), found.column("offset").to_numpy())
         order = np.lexsort((found.column("offset").to_numpy(), found.column("partition").to_numpy(), ticks.to_numpy()))
-        messages = decoded_messages(found.take(order), self._table, self._schemas, ticks.take(pa.array(order)))
+        single = single_partition_ticks(bounds)
+        alone = pc.less_equal(ticks, -1 if single is None else int(single))
+        order = pa.array(order)
+        messages = decoded_messages(found.take(order), self._table, self._schemas, ticks.take(order), alone.take(order))
         result = _ENVELOPES[self._table.envelope](messages, self._schema, self._table.include)
         if not len(result.rejected) or self._how.on_error is OnError.QUARANTINE:
             yield result.images
@@ -131,10 +141,13 @@ def _parts(ranges: list[OffsetRange], *, sort: bool) -> Iterator[list[OffsetRang
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
 
-def decoded_messages(found: pa.Table, table: TopicTable, schemas: Path, ticks: pa.Array) -> MessageBatch:
+def decoded_messages(
+    found: pa.Table, table: TopicTable, schemas: Path, ticks: pa.Array, alone: pa.BooleanArray
+) -> MessageBatch:
     """Return messages with keys and values as rows; undecodable messages have a ``problem``.
 
-    `found` has the columns that Kafka has; `schemas` is the folder of cached registry schemas.
+    `found` has the columns that Kafka has; `schemas` is the folder of cached registry schemas; `alone` tells whether
+    the topic had one partition at the tick of a message.
     """
     key, key_problem = _decoded(found.column("key"), table.key_format, schemas)
     value, value_problem = _decoded(found.column("value"), table.value_format, schemas)
@@ -149,6 +162,7 @@ def decoded_messages(found: pa.Table, table: TopicTable, schemas: Path, ticks: p
         timestamp=_array(found.column("timestamp").cast(pa.timestamp("us", "UTC"))),
         problem=pc.coalesce(_prefixed(_KEY, key_problem), _prefixed(_VALUE, value_problem)),
         headers=_array(found.column("headers")) if has_headers(table) else None,
+        only_partition=alone,
     )
 
 

@@ -9,18 +9,23 @@ Everything except the changes of such a table comes from the log of ticks: front
 of history. A chunk represents the messages of some ticks, of all partitions; a range without messages has none. The
 number of messages is derived from offsets, so transaction markers count, too.
 
+If a table gains columns, the log of ticks has the version of its schema that begins with a tick, and in it the reader
+schema of values. Messages are decoded with the version of their tick, by every reader: `TopicLog.parts` divides a range
+where the columns change.
+
 Live views and apply do not use `read`: Spark reads the messages for them (`penstock.sources.kafka.apply`). A table of
 ENVELOPE DEBEZIUM has changes for them only, because its state is in the base table.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import pyarrow as pa
 
@@ -39,14 +44,21 @@ from penstock.errors import UsageError
 from penstock.model import Image, TableName
 from penstock.positions import Lsn
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
-from penstock.sources.kafka.ticks import OffsetRange, ranges_within, tick_bounds, tick_groups, tick_table
+from penstock.sources.kafka.ticks import (
+    OffsetRange,
+    ranges_within,
+    single_partition_ticks,
+    tick_bounds,
+    tick_groups,
+    tick_table,
+)
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
 if TYPE_CHECKING:
     from penstock.sources.kafka.topic_images import TopicImages
 
-__all__ = ["TopicLog", "TopicLogReader"]
+__all__ = ["RangePart", "TopicLog", "TopicLogReader", "range_parts"]
 
 _KINDS = {
     EnvelopeKind.NONE: (Image.INSERTED,),
@@ -56,6 +68,29 @@ _KINDS = {
 }
 _MESSAGE_BYTES = 200
 """The assumed size of a message: the real one is unknown before it is read."""
+
+
+class RangePart(NamedTuple):
+    """A part of a range in which the columns of a table do not change."""
+
+    table: TopicTable
+    after: Lsn
+    upto: Lsn
+
+
+def range_parts(table: TopicTable, logged: LoggedTable | None, after: Lsn, upto: Lsn) -> list[RangePart]:
+    """Divide (after, upto] where the columns of a table change; an empty range has one part."""
+    versions = [] if logged is None else list(zip(logged.schemas, logged.since, strict=True))
+    begins = sorted({Lsn(since - 1) for _, since in versions if since is not None and after < since - 1 < upto})
+    parts: list[RangePart] = []
+    for first, last in itertools.pairwise([after, *begins, max(after, upto)]):
+        held = [schema for schema, since in versions if since is not None and since <= last]
+        own = table.with_logged_columns(held[-1]) if held else table
+        if parts and parts[-1].table == own:
+            parts[-1] = parts[-1]._replace(upto=last)
+        else:
+            parts.append(RangePart(own, first, last))
+    return parts
 
 
 @dataclass(frozen=True)
@@ -110,6 +145,11 @@ class TopicLog(ChangeLog):
         """Open the log for reading."""
         return TopicLogReader(self, self.ticks.reader())
 
+    def parts(self, table: TopicTable, after: Lsn, upto: Lsn) -> list[RangePart]:
+        """Divide (after, upto] where the columns of a table change; see `range_parts`."""
+        with closing(self.ticks.reader()) as reader:
+            return range_parts(table, reader.tables().get(table.name), after, upto)
+
     def ranges(self, table: TopicTable, after: Lsn, upto: Lsn) -> list[OffsetRange]:
         """Return the offset ranges of a table's topic in (after, upto]."""
         with closing(self.ticks.reader()) as reader:
@@ -127,7 +167,7 @@ class TopicLogReader(ChangeLogReader):
     def __init__(self, log: TopicLog, ticks: ChangeLogReader) -> None:
         self._log = log
         self._ticks = ticks
-        self._read: dict[TableName, TopicImages] = {}
+        self._read: dict[tuple[TableName, str], TopicImages] = {}
 
     def frontiers(self) -> Frontiers:
         """Return the positions that can be read now."""
@@ -167,10 +207,15 @@ class TopicLogReader(ChangeLogReader):
         if made is None:
             return own
         kinds = sum(1 << image for image in _KINDS[made.envelope])
-        chunks = [
-            ChunkRef((), 0, first, last, rows, rows * _MESSAGE_BYTES, kinds, False, 0)
-            for first, last, rows in tick_groups(self._bounds(made, after, upto))
-        ]
+        chunks = []
+        for part in self._parts(made, after, upto):
+            bounds = self._bounds(made, part.after, part.upto)
+            empties = made.records and single_partition_ticks(bounds) is not None
+            found = kinds | 1 << Image.TRUNCATE if empties else kinds
+            chunks += [
+                ChunkRef((), 0, first, last, rows, rows * _MESSAGE_BYTES, found, False, 0)
+                for first, last, rows in tick_groups(bounds)
+            ]
         return Extent(table, after, upto, tuple(chunks))
 
     def images_within(self, table: TableName, after: Lsn, upto: Lsn) -> int:
@@ -191,16 +236,21 @@ class TopicLogReader(ChangeLogReader):
     def _images(self, table: TopicTable, extent: Extent, columns: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         for chunk in extent.chunks:
             after, upto = Lsn(max(extent.after, chunk.first - 1)), Lsn(min(extent.upto, chunk.last))
-            for images in self._messages(table).read(self._bounds(table, after, upto)):
-                yield images if columns is None else widened(images, columns, table.name)
+            for part in self._parts(table, after, upto):
+                for images in self._messages(part.table).read(self._bounds(part.table, part.after, part.upto)):
+                    yield images if columns is None else widened(images, columns, table.name)
+
+    def _parts(self, table: TopicTable, after: Lsn, upto: Lsn) -> list[RangePart]:
+        return range_parts(table, self._ticks.tables().get(table.name), after, upto)
 
     def _messages(self, table: TopicTable) -> TopicImages:
         from penstock.sources.kafka.topic_images import TopicImages  # envelopes need PySpark's types
 
         log = self._log
-        if table.name not in self._read:
-            self._read[table.name] = TopicImages(log.what, log.how, log.source, table, log.schemas)
-        return self._read[table.name]
+        key = table.name, table.reader
+        if key not in self._read:
+            self._read[key] = TopicImages(log.what, log.how, log.source, table, log.schemas)
+        return self._read[key]
 
     def _bounds(self, table: TopicTable, after: Lsn, upto: Lsn) -> pa.Table:
         return tick_bounds(self._ticks.read(self._ticks.extent(tick_table(table.topic.name).name, after, upto)))

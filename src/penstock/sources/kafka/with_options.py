@@ -12,7 +12,7 @@ from penstock.kafka_client.connection import ConnectionOptions, Rule, apply_rule
 from penstock.kafka_client.option_values import Word, read_options
 from penstock.sources.kafka.option_syntax import UNSUPPORTED, Offsets
 
-__all__ = ["IsolationLevel", "KafkaWithOptions", "OnError", "StartPoint", "TimestampType"]
+__all__ = ["IsolationLevel", "KafkaWithOptions", "NewColumns", "OnError", "StartPoint", "TimestampType"]
 
 _REMOVED = "ignore_source_keys"
 _LAST_OFFSET = (1 << 63) - 1
@@ -52,6 +52,15 @@ class OnError(Word):
     """The table stops before the message, with an error."""
     QUARANTINE = "quarantine"
     """The message is quarantined, with the reason, and the table continues."""
+
+
+class NewColumns(Word):
+    """Handling of fields that values gain, unless the statement gives their schema."""
+
+    ADD = "add"
+    """Each becomes a column, from the first message that may have it."""
+    HOLD = "hold"
+    """They are ignored; `penstock check` reports those that the registry knows."""
 
 
 class KafkaWithOptions(ConnectionOptions):
@@ -97,6 +106,9 @@ class KafkaWithOptions(ConnectionOptions):
         default=None,
         ge=1,
         description="maximum number of quarantined messages of a table; beyond it, the table stops; default: no limit",
+    )
+    new_columns: NewColumns = Field(
+        default=NewColumns.ADD, description="handling of fields that values gain after the source is created"
     )
 
     @classmethod

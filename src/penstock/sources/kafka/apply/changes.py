@@ -10,10 +10,12 @@ Spark, and the DataFrames of `Enveloped` as local relations.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from penstock.envelopes import (
     DebeziumState,
@@ -25,7 +27,7 @@ from penstock.envelopes import (
     upsert,
     with_included,
 )
-from penstock.model import TableSchema, image_schema
+from penstock.model import Image, TableSchema, image_schema
 from penstock.sources.kafka.sql_options import EnvelopeKind
 from penstock.sources.kafka.topic_table import TopicTable
 
@@ -41,12 +43,26 @@ class Changes:
     found: Enveloped
     few: pa.Table | None
     """The images in order, if they are materialized."""
+    may_truncate: bool = False
+    """Whether there may be truncates."""
+
+    @cached_property
+    def truncates(self) -> list[tuple[int, int]]:
+        """The places of truncates, in order: ``_lsn`` and ``_ordinal``. Runs a job, unless there are few messages."""
+        if not self.may_truncate:
+            return []
+        if self.few is not None:
+            found = self.few.filter(pc.equal(self.few.column("_image"), int(Image.TRUNCATE)))
+            return list(zip(*(found.column(name).to_pylist() for name in ("_lsn", "_ordinal")), strict=True))
+        images = self.found.images.filter(F.col("_image") == int(Image.TRUNCATE))
+        return [(row[0], row[1]) for row in images.select("_lsn", "_ordinal").orderBy("_lsn", "_ordinal").collect()]
 
 
 def changes_of(messages: DataFrame, table: TopicTable, memory: str | None, rows: DataFrame) -> Changes:
     """Return the changes of messages that follow the messages that produced this `memory` and these `rows`."""
     found = _enveloped(messages, table, memory, rows)
-    return materialize(found, table.table_schema()) if messages.isLocal() else Changes(found, None)
+    changes = materialize(found, table.table_schema()) if messages.isLocal() else Changes(found, None)
+    return replace(changes, may_truncate=table.records and "only_partition" in messages.columns)
 
 
 def materialize(found: Enveloped, schema: TableSchema) -> Changes:

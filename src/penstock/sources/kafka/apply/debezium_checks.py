@@ -35,7 +35,8 @@ def first_contradiction(changes: Changes, rows: DataFrame, schema: TableSchema, 
     same = [column(name, "target").eqNullSafe(column(name, "sought")) for name in schema.key]
     there = near.join(keys.alias("sought"), same, "left_semi")
     images = changes.found.images.withColumn("row", own.value_row(F.col("row")))
-    breaches = contradictions(images, there, own).orderBy("_lsn", "partition", "offset").limit(1).collect()
+    found = contradictions(images, there, own, topic.gained, changes.truncates)
+    breaches = found.orderBy("_lsn", "partition", "offset").limit(1).collect()
     return Fault(breaches[0].partition, breaches[0].offset, breaches[0].problem) if breaches else None
 
 
@@ -49,6 +50,7 @@ def _keys(changes: Changes, rows: DataFrame, schema: TableSchema) -> DataFrame:
     """Return the keys of all rows that the changes touch, possibly with duplicates."""
     if changes.few is None:
         touched = (F.col("row").getField(name).alias(name) for name in schema.key)
-        return changes.found.images.select(*touched).distinct()
-    keys = pa.table({name: pc.struct_field(changes.few.column("row"), name) for name in schema.key})
+        return changes.found.images.filter(F.col("row").isNotNull()).select(*touched).distinct()
+    images = changes.few.filter(changes.few.column("row").is_valid())
+    keys = pa.table({name: pc.struct_field(images.column("row"), name) for name in schema.key})
     return rows.sparkSession.createDataFrame(keys, spark_schema(keys.schema))

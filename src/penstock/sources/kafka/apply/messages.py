@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -48,7 +49,7 @@ from penstock.formats import decode
 from penstock.formats.logical_types import spark_type
 from penstock.positions import Lsn
 from penstock.sources.kafka.client_settings import spark_options
-from penstock.sources.kafka.ticks import OffsetRange, assignment_options, tick_of
+from penstock.sources.kafka.ticks import OffsetRange, assignment_options, single_partition_ticks, tick_of
 from penstock.sources.kafka.topic_admin import TopicAdmin
 from penstock.sources.kafka.topic_consumer import TopicConsumer
 from penstock.sources.kafka.topic_identity import recreated
@@ -82,16 +83,19 @@ def messages_of(spark: SparkSession, log: TopicLog, table: TopicTable, after: Ls
     ranges = log.ranges(table, after, upto)
     if not ranges:
         return None
-    raw, bounds = _raw(spark, log, table, ranges), _bounds(log, table, after, upto)
+    raw, ticks = _raw(spark, log, table, ranges), _ticks(log, table, after, upto)
     with _read_errors_explained(log, ranges):
         few = _fetched(raw, _count(ranges)) if _count(ranges) <= _FEW_MESSAGES else None
     if few is None:
         _check_not_expired(log, ranges)
     require_captured_topic(log, table, after)
     if few is not None:
-        return _decoded_here(spark, few, table, log.schemas, bounds, upto)
-    tick = F.lit(int(upto)).cast("bigint") if bounds is None else _tick_column(bounds)
-    return _decoded(raw.withColumn("_tick", tick), table, log.schemas)
+        return _decoded_here(spark, few, table, log.schemas, ticks, upto)
+    tick = F.lit(int(upto)).cast("bigint") if ticks.bounds is None else _tick_column(ticks.bounds)
+    found = raw.withColumn("_tick", tick)
+    if ticks.single is not None:
+        found = found.withColumn("only_partition", F.col("_tick") <= int(ticks.single))
+    return _decoded(found, table, log.schemas)
 
 
 def require_captured_topic(log: TopicLog, table: TopicTable, after: Lsn) -> None:
@@ -122,12 +126,13 @@ def _fetched(raw: DataFrame, count: int) -> pa.Table | None:
 
 
 def _decoded_here(
-    spark: SparkSession, found: pa.Table, table: TopicTable, cache: Path, bounds: pa.Table | None, upto: Lsn
+    spark: SparkSession, found: pa.Table, table: TopicTable, cache: Path, which: _Ticks, upto: Lsn
 ) -> DataFrame:
     ticks = pa.repeat(pa.scalar(int(upto), pa.int64()), len(found))
-    if bounds is not None:
-        ticks = tick_of(bounds, found.column("partition").to_numpy(), found.column("offset").to_numpy())
-    messages = decoded_messages(found, table, cache, ticks)
+    if which.bounds is not None:
+        ticks = tick_of(which.bounds, found.column("partition").to_numpy(), found.column("offset").to_numpy())
+    alone = pc.less_equal(ticks, -1 if which.single is None else int(which.single))
+    messages = decoded_messages(found, table, cache, ticks, alone)
     columns = {
         "key": messages.key,
         "value": messages.value,
@@ -138,6 +143,7 @@ def _decoded_here(
         "timestamp": messages.timestamp,
         "headers": messages.headers,
         "problem": messages.problem,
+        "only_partition": None if which.single is None else messages.only_partition,
     }
     there = {name: column for name, column in columns.items() if column is not None}
     return spark.createDataFrame(pa.table(there), StructType([f for f in _schema(table) if f.name in there]))
@@ -154,6 +160,7 @@ def _schema(table: TopicTable) -> list[StructField]:
         StructField("timestamp", TimestampType()),
         StructField("headers", HEADERS),
         StructField("problem", StringType()),
+        StructField("only_partition", BooleanType()),
     ]
 
 
@@ -181,6 +188,7 @@ def _decoded(raw: DataFrame, table: TopicTable, cache: Path) -> DataFrame:
     problems = [F.concat(F.lit(_KEY), "key_problem"), F.concat(F.lit(_VALUE), "value_problem")]
     absent = {"key"} if table.key_format is None else set()
     absent |= set() if has_headers(table) else {"headers"}
+    absent |= {"only_partition"} - set(raw.columns)
     names = [field.name for field in _schema(table) if field.name not in absent | {"problem"}]
     return frame.select(*names, F.coalesce(*problems).alias("problem"))
 
@@ -208,11 +216,22 @@ def _count(ranges: list[OffsetRange]) -> int:
     return sum(part.last - part.first for part in ranges)
 
 
-def _bounds(log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn) -> pa.Table | None:
-    """Return the offset range of each tick, or None if the order of messages does not depend on ticks."""
+class _Ticks(NamedTuple):
+    """What has to be known about the ticks of a range."""
+
+    bounds: pa.Table | None
+    """The offset range of each tick; None if neither the order of messages nor `single` depends on it."""
+    single: Lsn | None
+    """The last position at which the topic had one partition; None if it had several throughout."""
+
+
+def _ticks(log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn) -> _Ticks:
     found = log.bounds(table, after, upto)
-    several = (len(np.unique(found.column(name).to_numpy())) > 1 for name in ("partition", "tick"))
-    return found if all(several) else None
+    several = all(len(np.unique(found.column(name).to_numpy())) > 1 for name in ("partition", "tick"))
+    single = single_partition_ticks(found) if table.records else None
+    if single is not None and single == found.column("tick")[-1].as_py():
+        return _Ticks(found if several else None, upto)
+    return _Ticks(found if several or single is not None else None, single)
 
 
 # -- expired messages --------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ Apply reads the messages of a range once, validates them and merges them::
         ├─ DEBEZIUM: changes consistent with the current rows?  no: fail the table in the same way
         └─ folded, merged; position, and the state that DEBEZIUM needs, in the same commit
 
-A range ends at a tick. It has at least one tick, and otherwise at most two million messages.
+A range ends at a tick. It has at least one tick, and otherwise at most two million messages. The columns of the table
+do not change within it: a range that begins with new columns adds them to the base table first.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from penstock.sources.kafka.apply.quarantine import Quarantine, first_faults
 from penstock.sources.kafka.apply.tail import check_quarantine_limit, live_quarantine, live_topic, rows_in, topic_tail
 from penstock.sources.kafka.faults import Fault, fault_error, quarantine_hint, quarantine_limit_hint
 from penstock.sources.kafka.ticks import apply_lease_name, last_tick_within
-from penstock.sources.kafka.topic_log import TopicLog
+from penstock.sources.kafka.topic_log import RangePart, TopicLog
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.sources.kafka.with_options import OnError
 from penstock.tables.base_state import State
@@ -83,6 +84,8 @@ class TopicApply:
         self._spark = spark
         self._log = log
         self._topic_table: TopicTable = topic_table
+        self._part = RangePart(topic_table, Lsn.ZERO, Lsn.ZERO)
+        """The part of the log that is being applied, with the table as of then."""
         self._table = table
         self._quarantine = Quarantine(spark, table.quarantine)
 
@@ -90,14 +93,17 @@ class TopicApply:
         """Apply the messages in (at, upto]; raise `TableError` if the table fails before `upto`."""
         self._record_position(at.position)
         while at.position < upto:
-            step = self._next_end(at.position, upto)
-            if not self._merge_range(at, step):
+            self._part = self._log.parts(self._topic_table, at.position, upto)[0]
+            if self._merge_range(at, self._next_end(at.position, self._part.upto)):
+                self._table.load_state()
+                if self._table.at is None:
+                    return
+                at = self._table.at
+                self._record_position(at.position)
+            elif self._part.upto < upto:
+                at = at._replace(position=self._part.upto)  # without messages: the next part begins there
+            else:
                 return
-            self._table.load_state()
-            if self._table.at is None:
-                return
-            at = self._table.at
-            self._record_position(at.position)
 
     def _record_position(self, position: Lsn) -> None:
         """Record the position for capture: earlier messages are applied, so Kafka may remove them without a loss."""
@@ -113,12 +119,16 @@ class TopicApply:
 
     def _merge_range(self, at: State, upto: Lsn) -> bool:
         """Merge one range; return whether it contained messages."""
-        read = messages_of(self._spark, self._log, self._topic_table, at.position, upto)
+        table = self._part.table
+        read = messages_of(self._spark, self._log, table, at.position, upto)
         if read is None:
             return False
-        rows = self._table.base.current()
+        base, schema = self._table.base, table.table_schema()
+        if len(schema.columns) > len(base.schema.columns):
+            base.evolve(schema)
+        rows = base.current()
         with _persisted(read) as messages:
-            changes = changes_of(messages, self._topic_table, at.memory, rows)
+            changes = changes_of(messages, table, at.memory, rows)
             found = changes.found
             faults = first_faults(changes)  # reads and persists all messages
             if changes.few is None:
@@ -127,7 +137,7 @@ class TopicApply:
                 self._end(at, upto, faults, self._hint())
             if faults:
                 self._add_to_quarantine(at, upto, found)
-            if breach := first_contradiction(changes, rows, self._table.base.schema, self._topic_table):
+            if breach := first_contradiction(changes, rows, self._table.base.schema, table):
                 self._end(at, upto, [breach], missing_changes_hint(self._log))
             self._commit(changes, at, upto)
         return True

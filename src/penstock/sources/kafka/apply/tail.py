@@ -4,26 +4,32 @@ The counterpart of `penstock.tables.live_table` for a log of messages instead of
 Kafka. A rejected message is left out if the source quarantines messages. Otherwise it is an error for readers at a
 position after it: immediately for few messages, during execution for many. The same applies to ENVELOPE DEBEZIUM
 changes that contradict the existing rows (`penstock.sources.kafka.apply.changes`).
+
+If the table gained columns in between, the messages before and after that tick are decoded and overlaid separately.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.model import Image, TableSchema
 from penstock.positions import Lsn
-from penstock.sources.kafka.apply.changes import Changes, changes_of
+from penstock.sources.kafka.apply.changes import Changes, changes_of, memory_after
 from penstock.sources.kafka.apply.debezium_checks import first_contradiction, missing_changes_hint
 from penstock.sources.kafka.apply.messages import messages_of, raw_messages
 from penstock.sources.kafka.apply.quarantine import Quarantine, first_faults, quarantined_rows
 from penstock.sources.kafka.faults import fault_error, quarantine_hint, quarantine_limit_hint
-from penstock.sources.kafka.topic_log import TopicLog
+from penstock.sources.kafka.topic_log import RangePart, TopicLog
 from penstock.sources.kafka.with_options import OnError
 from penstock.spark.images import spark_schema
 from penstock.tables.base_state import State
+from penstock.tables.columns import quoted, widened
 from penstock.tables.contents import Contents
 from penstock.tables.fold import fold
 from penstock.tables.interface import BaseTable
@@ -36,22 +42,60 @@ __all__ = ["check_quarantine_limit", "live_quarantine", "live_topic", "rows_in",
 def live_topic(
     spark: SparkSession, log: TopicLog, rows: DataFrame, at: State, schema: TableSchema, upto: Lsn
 ) -> DataFrame:
-    """Advance the `rows` of a table from the position of `at` to `upto`."""
+    """Advance the `rows` of a table from the position of `at` to `upto`; they have the columns at `upto`."""
+    lenient = log.how.on_error is OnError.QUARANTINE
+    for stage in _stages(spark, log, rows, schema, at, upto, lenient=lenient):
+        rows, changes = stage.rows, stage.changes
+        if changes is None:
+            continue
+        table, after, until = stage.part
+        if not lenient and changes.few is not None and (faults := first_faults(changes)):
+            raise fault_error(table, log.bounds(table, after, until), faults, quarantine_hint(log.source, log.what))
+        if apart := first_contradiction(changes, rows, table.table_schema(), table):
+            raise fault_error(table, log.bounds(table, after, until), [apart], missing_changes_hint(log))
+        rows = _advanced(spark, log, stage, changes, lenient=lenient)
+    return rows
+
+
+class _Stage(NamedTuple):
+    """A part of a range, the rows of the table before it, and the changes of its messages if it has any."""
+
+    part: RangePart
+    rows: DataFrame
+    changes: Changes | None
+
+
+def _stages(
+    spark: SparkSession, log: TopicLog, rows: DataFrame, schema: TableSchema, at: State, upto: Lsn, *, lenient: bool
+) -> Iterator[_Stage]:
+    """Yield the parts of a range in which the columns do not change; `rows` have the columns of `schema`."""
     table = log.table(schema.table)
     assert table is not None, "every table of a topic log comes from a topic"
-    messages = messages_of(spark, log, table, at.position, upto)
-    if messages is None:
-        return rows
-    changes = changes_of(messages, table, at.memory, rows)
-    lenient = log.how.on_error is OnError.QUARANTINE
-    if not lenient and changes.few is not None and (faults := first_faults(changes)):
-        raise fault_error(table, log.bounds(table, at.position, upto), faults, quarantine_hint(log.source, log.what))
-    if apart := first_contradiction(changes, rows, schema, table):
-        raise fault_error(table, log.bounds(table, at.position, upto), [apart], missing_changes_hint(log))
+    memory, columns, parts = at.memory, schema, log.parts(table, at.position, upto)
+    for number, part in enumerate(parts):
+        rows, columns = _with_columns_of(spark, rows, columns, part.table.table_schema()), part.table.table_schema()
+        messages = messages_of(spark, log, part.table, part.after, part.upto)
+        changes = None if messages is None else changes_of(messages, part.table, memory, rows)
+        stage = _Stage(part, rows, changes)
+        yield stage
+        if changes is not None and number < len(parts) - 1:
+            rows, memory = _advanced(spark, log, stage, changes, lenient=lenient), memory_after(changes)
+
+
+def _with_columns_of(spark: SparkSession, rows: DataFrame, known: TableSchema, wanted: TableSchema) -> DataFrame:
+    """Return rows with the columns of another version of their table."""
+    if len(known.columns) > len(wanted.columns):
+        return rows.select(*map(quoted, wanted.columns.names))
+    return widened(spark, rows, wanted.added_to(known))
+
+
+def _advanced(spark: SparkSession, log: TopicLog, stage: _Stage, changes: Changes, *, lenient: bool) -> DataFrame:
+    """Return the rows after a part; unless `lenient`, reading them fails if a message was rejected."""
+    schema = stage.part.table.table_schema()
     if not schema.key:
-        return rows.union(rows_in(changes.found.images if lenient else changes.found.strict, schema))
-    tail = topic_tail(spark, log, changes, schema, at.position, upto, lenient=lenient)
-    return overlay(rows, tail.net, schema, tail.contents)
+        return stage.rows.union(rows_in(changes.found.images if lenient else changes.found.strict, schema))
+    tail = topic_tail(spark, log, changes, schema, stage.part.after, stage.part.upto, lenient=lenient)
+    return overlay(stage.rows, tail.net, schema, tail.contents)
 
 
 def live_quarantine(
@@ -66,11 +110,13 @@ def live_quarantine(
     rows, reached = stored.now(base.incarnation())
     after = max(at.position, reached)
     raw = raw_messages(spark, log, table, after, upto) if after < upto else None
-    messages = None if raw is None else messages_of(spark, log, table, at.position, upto)
-    if raw is None or messages is None or log.how.on_error is not OnError.QUARANTINE:
+    if raw is None or log.how.on_error is not OnError.QUARANTINE:
         return rows
-    rejected = changes_of(messages, table, at.memory, base.at(at.version)).found.rejected
-    return rows.unionByName(quarantined_rows(raw, rejected, F.lit(None).cast("timestamp")))
+    for stage in _stages(spark, log, base.at(at.version), at.schema, at, upto, lenient=True):
+        if stage.changes is not None:
+            rejected = stage.changes.found.rejected
+            rows = rows.unionByName(quarantined_rows(raw, rejected, F.lit(None).cast("timestamp")))
+    return rows
 
 
 def check_quarantine_limit(
@@ -82,8 +128,8 @@ def check_quarantine_limit(
         return
     table = log.table(at.schema.table)
     assert table is not None, "every table of a topic log comes from a topic"
-    messages = messages_of(spark, log, table, at.position, upto)
-    faults = [] if messages is None else first_faults(changes_of(messages, table, at.memory, base.at(at.version)))
+    stages = _stages(spark, log, base.at(at.version), at.schema, at, upto, lenient=True)
+    faults = [fault for stage in stages if stage.changes is not None for fault in first_faults(stage.changes)]
     if faults and live_quarantine(spark, log, stored, base, at, upto).count() > limit:
         raise fault_error(table, log.bounds(table, at.position, upto), faults, quarantine_limit_hint(log.source, local))
 
@@ -92,7 +138,8 @@ def topic_tail(
     spark: SparkSession, log: TopicLog, changes: Changes, schema: TableSchema, after: Lsn, upto: Lsn, *, lenient: bool
 ) -> Tail:
     """Return the net change of messages; unless `lenient`, reading many fails if one was rejected."""
-    contents = _contents(log, schema, after, upto)
+    last = changes.truncates[-1] if changes.truncates else None
+    contents = replace(_contents(log, schema, after, upto), truncated=last)
     if changes.few is None:
         return Tail(fold(changes.found.images if lenient else changes.found.strict, schema, contents), contents)
     net, known = fold_small(changes.few, schema, contents)

@@ -36,13 +36,15 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from penstock.changelog.interface import ChangeLog, ChangeLogWriter
+from penstock.changelog.interface import ChangeLog, ChangeLogWriter, LoggedTable
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.fields import with_fields
 from penstock.formats import AvroFormat, Extra, JsonFormat, Registry, ResolvedFormat, decode_batch, resolve
 from penstock.formats.avro.schema import avro_text, parse_avro
+from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.kafka.client_settings import librdkafka_settings
+from penstock.sources.kafka.schema_followers import SchemaFollower
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.tick_instance import TickConfig, TickInstance, TopicProgress, continued
 from penstock.sources.kafka.topic_admin import TopicState, broker_error
@@ -80,11 +82,12 @@ class TransactionsInstance(TickInstance):
         values: Mapping[str, ResolvedFormat],
         log: ChangeLog,
         state: Path,
+        follow: Callable[[Mapping[TableName, LoggedTable]], dict[str, SchemaFollower]] | None = None,
         *,
         patience: float = _PATIENCE_SECONDS,
     ) -> None:
         """Create the instance; `values` are the formats of the topics' values."""
-        super().__init__(config, log, state)
+        super().__init__(config, log, state, follow)
         self._metadata = metadata
         self._formats = {name: narrowed_values(each) for name, each in values.items()}
         self._formats[metadata.topic.name] = narrowed_metadata(metadata.format)
