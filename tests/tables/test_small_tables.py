@@ -17,9 +17,10 @@ from tests.changelog.chunks import ORDERS, Row, chunk, inserted
 
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.sqlite.log import SqliteLog
-from penstock.model import Image
+from penstock.model import Image, TableSchema
 from penstock.positions import Lsn
 from penstock.tables import small_tables
+from penstock.tables.arrow.fold import KeyedNet, KeylessNet, fold_net
 from penstock.tables.base_state import State
 from penstock.tables.small_tables import SmallTables
 
@@ -88,6 +89,27 @@ def test_a_base_table_is_read_once_per_version(log: ChangeLog, path: Path, reads
     write_deltalake(str(path), pa.table({"id": [3], "name": ["three"]}, ORDERS.columns), mode="append")
     assert read(small, log, path, at=State(1, Lsn(30), ORDERS)) == [(1, "one"), (2, "two"), (3, "three")]
     assert reads == [0, 1]
+
+
+def test_an_earlier_position_is_read_from_the_base_table(log: ChangeLog, path: Path, reads: list[int]) -> None:
+    small = SmallTables()
+    assert read(small, log, path) == [(2, "two"), (30000, "x")]
+    assert read(small, log, path, Lsn(10)) == [(1, "one"), (2, "two")]
+    assert read(small, log, path) == [(2, "two"), (30000, "x")]
+    assert reads == [0, 0], "the rows at the later position are kept"
+
+
+def test_the_log_is_read_once(log: ChangeLog, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small, folds = SmallTables(), []
+
+    def noted(images: pa.Table, schema: TableSchema) -> KeyedNet | KeylessNet:
+        folds.append(len(images))
+        return fold_net(images, schema)
+
+    monkeypatch.setattr(small_tables, "fold_net", noted)
+    for upto in (20, 20, 30, 30):
+        read(small, log, path, Lsn(upto))
+    assert [rows for rows in folds if rows] == [1, 1]
 
 
 def test_a_table_that_was_created_again_is_read_again(log: ChangeLog, path: Path) -> None:

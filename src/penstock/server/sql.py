@@ -36,10 +36,9 @@ from penstock.server.access import Access, access_of
 from penstock.server.context import ServerContext
 from penstock.server.error_response import error_response, penstock_error
 from penstock.sql.cursor import leading_words
-from penstock.tables.small_tables import SmallTables
 
 if TYPE_CHECKING:
-    from penstock.tables.interface import TableStore
+    from pyspark.sql import SparkSession
 
 __all__ = ["SqlRequest", "sql_routes"]
 
@@ -151,7 +150,6 @@ class _Queries:
     def __init__(self, context: ServerContext) -> None:
         self._home = context.home
         self._sessions = QuerySessions(context.spark)
-        self._small = SmallTables()
         self._running: dict[str, _Running] = {}
         self._workers = {name: ThreadPoolExecutor(count, f"penstock-sql-{name}") for name, count in _WORKERS.items()}
 
@@ -217,20 +215,21 @@ class _Queries:
     def _parts(self, running: _Running, stack: ExitStack) -> Iterator[bytes]:
         """Yield the parts of a response."""
         from penstock.result_messages import arrow_stream, result_messages
-        from penstock.tables.spark_tables import SparkTables
 
         wanted = running.wanted
 
-        def tables() -> TableStore:
+        def session() -> SparkSession:
             found = self._sessions.read_only() if wanted.read_only else self._sessions.changeable(wanted.session)
             if running.jobs is None:
                 running.jobs = QueryJobs(found, running.identifier)
                 stack.enter_context(running.jobs.tagged())
             running.check()
-            return SparkTables(found, self._small)
+            return found
 
         as_of = None if wanted.as_of is None else parse_as_of(wanted.as_of)
-        results = self._home.script(wanted.sql, tables, as_of, read_only=wanted.read_only)
+        results = self._home.script(
+            wanted.sql, lambda: self._sessions.tables(session()), as_of, read_only=wanted.read_only
+        )
         if wanted.format == "arrow":
             yield from arrow_stream(results, running.identifier, wanted.limit)
         else:

@@ -2,9 +2,9 @@
 
 ::
 
-    base files at L ──▶ Arrow, kept until the table has a newer version ──┐
-                                                                          ├─ live_rows ──▶ the table at T, in Arrow
-    log (L, T] ──▶ fold_net ──────────────────────────────────────────────┘
+    base files at L ──▶ rows at L ──┐
+                                    ├─ live_rows ──▶ rows at T, in Arrow: kept, and what the next query begins with
+    log (L, T] ──▶ fold_net ────────┘
 
 Planning a query over a Delta table takes Spark several jobs, which list its files, however small it is; the join with
 the tail takes another one. For a table of a few thousand rows this is nearly all of a query's time. Spark gets such a
@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -39,30 +39,37 @@ __all__ = ["SmallTables"]
 
 _ROWS = 50_000
 _BYTES = 8 << 20
-"""The size of a small table, in its files and in Arrow, and of the tail that is folded here."""
+"""The size of a small table, in its files and in Arrow, and of the log that is folded here."""
 _KEPT_BYTES = 64 << 20
-"""The size of all base tables that are kept."""
+"""The size of all rows that are kept."""
 _KEPT_TABLES = 500
 
 
 @dataclass(frozen=True)
-class _Base:
-    """The rows of one version of a base table, with some columns; None if the table is not small."""
+class _Rows:
+    """A table at a position, read from one version of its base table; without `rows` if it is not small."""
 
     commit: tuple[int, int]
     columns: pa.Schema
+    position: Lsn
     rows: pa.Table | None
+
+    def serves(self, commit: tuple[int, int], columns: pa.Schema, upto: Lsn) -> bool:
+        """Return whether these rows, with the log after them, are the table at a position."""
+        same = self.commit == commit and self.columns.equals(columns, check_metadata=True)
+        return same and (self.rows is None or self.position <= upto)
 
     @property
     def size(self) -> int:
+        """The bytes of the rows."""
         return 0 if self.rows is None else self.rows.nbytes
 
 
 class SmallTables:
-    """Reads small live tables, and keeps their base tables; any number of threads may use it."""
+    """Reads small live tables, and keeps their rows; any number of threads may use it."""
 
     def __init__(self) -> None:
-        self._bases: OrderedDict[tuple[str, int], _Base] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], _Rows] = OrderedDict()
         self._lock = threading.Lock()
 
     def rows(self, log: ChangeLog, path: Path, at: State, schema: TableSchema, upto: Lsn) -> pa.Table | None:
@@ -70,57 +77,73 @@ class SmallTables:
         try:
             if message_tables(log) is not None:
                 return None
-            base = self._base(path, at.version, schema.columns)
-            return None if base is None else _live(log, base, at, schema, upto)
+            known = self._known(path, at, schema.columns, upto)
+            if known.rows is None or (rows := _advanced(log, known.rows, known.position, schema, upto)) is None:
+                return None
+            if rows is not known.rows and _is_small(rows):
+                self._keep((str(path), at.version), replace(known, position=upto, rows=rows))
+            return _nullable(rows)
         except (PenstockError, OSError, pa.ArrowException):
             return None
 
-    def _base(self, path: Path, version: int, columns: pa.Schema) -> pa.Table | None:
-        """Return the rows of a version; a table that was dropped and created again may have the same version."""
-        commit, key = _commit(path, version), (str(path), version)
+    def _known(self, path: Path, at: State, columns: pa.Schema, upto: Lsn) -> _Rows:
+        """Return the newest known rows that are not after `upto`."""
+        commit, key = _commit(path, at.version), (str(path), at.version)
         with self._lock:
-            kept = self._bases.get(key)
-            if kept is not None and kept.commit == commit and kept.columns.equals(columns, check_metadata=True):
-                self._bases.move_to_end(key)
-                return kept.rows
-        read = _Base(commit, columns, _read(path, version, columns))
-        with self._lock:
-            self._keep(key, read)
-        return read.rows
+            kept = self._kept.get(key)
+            if kept is not None and kept.serves(commit, columns, upto):
+                self._kept.move_to_end(key)
+                return kept
+        read = _Rows(commit, columns, at.position, _read(path, at.version, columns))
+        self._keep(key, read)
+        return read
 
-    def _keep(self, key: tuple[str, int], base: _Base) -> None:
-        """Keep a base table instead of the older versions of the same table, and drop those not used for longest."""
-        self._bases = OrderedDict((known, kept) for known, kept in self._bases.items() if known[0] != key[0])
-        self._bases[key] = base
-        while sum(kept.size for kept in self._bases.values()) > _KEPT_BYTES or len(self._bases) > _KEPT_TABLES:
-            self._bases.popitem(last=False)
+    def _keep(self, key: tuple[str, int], rows: _Rows) -> None:
+        """Keep rows instead of other versions and earlier positions of the table; drop those not used for longest."""
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None and kept.commit == rows.commit and kept.position > rows.position:
+                return
+            self._kept = OrderedDict((known, other) for known, other in self._kept.items() if known[0] != key[0])
+            self._kept[key] = rows
+            while sum(other.size for other in self._kept.values()) > _KEPT_BYTES or len(self._kept) > _KEPT_TABLES:
+                self._kept.popitem(last=False)
 
 
 def _commit(path: Path, version: int) -> tuple[int, int]:
-    """Return the identity of a version; raise an `OSError` if it is no longer in Delta's log."""
+    """Return the identity of a version; raise an `OSError` if it is no longer in Delta's log.
+
+    A table that was dropped and created again may have the same version.
+    """
     found = (path / "_delta_log" / f"{version:020}.json").stat()
     return found.st_ino, found.st_mtime_ns
 
 
 def _read(path: Path, version: int, columns: pa.Schema) -> pa.Table | None:
+    """Return the rows of a version of a base table; None if it is not small."""
     found = BaseFiles.at(str(path), version)
     if found.rows > _ROWS or sum(file.size for file in found.files) > _BYTES:
         return None
     batches = (batch for file in found.files for batch in read_base_file(file, columns))
     rows = pa.Table.from_batches(batches, columns).combine_chunks()
-    return rows if rows.nbytes <= _BYTES else None
+    return rows if _is_small(rows) else None
 
 
-def _live(log: ChangeLog, base: pa.Table, at: State, schema: TableSchema, upto: Lsn) -> pa.Table | None:
+def _is_small(rows: pa.Table) -> bool:
+    return len(rows) <= _ROWS and rows.nbytes <= _BYTES
+
+
+def _advanced(log: ChangeLog, rows: pa.Table, position: Lsn, schema: TableSchema, upto: Lsn) -> pa.Table | None:
+    """Advance a table from a position to a later one; return None if there is much between them."""
     with closing(log.reader()) as reader:
-        tail = reader.extent(schema.table, at.position, upto)
+        tail = reader.extent(schema.table, position, upto)
         if not tail.chunks:
-            return _nullable(base)
+            return rows
         if tail.size > _BYTES:
             return None
         images = pa.Table.from_batches(reader.read(tail, schema.columns), image_schema(schema.columns))
-    batches = list(live_rows(base.to_batches(), fold_net(images, schema)))
-    return _nullable(pa.Table.from_batches(batches, schema.columns).combine_chunks())
+    batches = live_rows(rows.to_batches(), fold_net(images, schema))
+    return pa.Table.from_batches(batches, schema.columns).combine_chunks()
 
 
 def _nullable(rows: pa.Table) -> pa.Table:
