@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from penstock.engine.as_of import AsOf
     from penstock.home_operations import HomeOperations
     from penstock.live import Live
+    from penstock.tables.interface import TableStore
 
 
 __all__ = [
@@ -146,7 +147,7 @@ READ_ONLY = (
 def execute_all(
     home: HomeOperations,
     script: str,
-    spark: Callable[[], SparkSession],
+    spark: Callable[[], SparkSession | TableStore],
     as_of: AsOf | None = None,
     *,
     read_only: bool = False,
@@ -185,7 +186,7 @@ def _require_read_only(statement: Statement, piece: Piece) -> None:
         raise error_at(piece.text, 0, message, hint, piece.begins)
 
 
-def execute(home: HomeOperations, statement: Statement, spark: Callable[[], SparkSession]) -> Answer:
+def execute(home: HomeOperations, statement: Statement, spark: Callable[[], SparkSession | TableStore]) -> Answer:
     """Execute a statement; `spark` returns the session if the statement needs one."""
     match statement:
         case CreateSource():
@@ -350,7 +351,7 @@ def _requested(home: HomeOperations, what: str) -> Answer:
     )
 
 
-def _repair(home: HomeOperations, statement: RepairRows, spark: Callable[[], SparkSession]) -> Answer:
+def _repair(home: HomeOperations, statement: RepairRows, spark: Callable[[], SparkSession | TableStore]) -> Answer:
     everything = statement.keys is None and statement.where is None
     started = None if home.is_running() else spark()
     done = home.repair(
@@ -364,7 +365,7 @@ def _repair(home: HomeOperations, statement: RepairRows, spark: Callable[[], Spa
     return Answer(repair_summary(done))
 
 
-def _verify(home: HomeOperations, source: str, tables: Sequence[str], spark: SparkSession) -> Answer:
+def _verify(home: HomeOperations, source: str, tables: Sequence[str], spark: SparkSession | TableStore) -> Answer:
     from penstock.engine.verify import verify_report
 
     with home.run_if_idle(spark):

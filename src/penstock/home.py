@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.executor import Query, Subscription
+    from penstock.tables.interface import TableStore
 
 __all__ = ["Home", "check_target", "open_existing", "open_home", "open_to_run"]
 
@@ -97,7 +98,12 @@ class Home(HomeOperations):
         return last.rows
 
     def script(
-        self, text: str, spark: Callable[[], SparkSession], as_of: AsOf | None = None, *, read_only: bool = False
+        self,
+        text: str,
+        spark: Callable[[], SparkSession | TableStore],
+        as_of: AsOf | None = None,
+        *,
+        read_only: bool = False,
     ) -> Iterator[Answer | Query | Subscription]:
         """Execute statements lazily, one for each result that is consumed; `spark` returns the session when needed.
 

@@ -535,7 +535,7 @@ class HomeOperations:
         keys: Sequence[Any] | None = None,
         where: str | None = None,
         everything: bool = False,
-        spark: SparkSession | None = None,
+        spark: SparkSession | TableStore | None = None,
         progress: Progress | None = None,
     ) -> Repair:
         """Read rows of a live table again from upstream and replace those that differ; wait until that is done.
@@ -562,7 +562,7 @@ class HomeOperations:
         return request_repair(self._catalog, source, table, keys, where, everything=everything)
 
     def wait_for_repair(
-        self, repair_request: Repair, spark: SparkSession | None = None, progress: Progress | None = None
+        self, repair_request: Repair, spark: SparkSession | TableStore | None = None, progress: Progress | None = None
     ) -> Repair:
         """Wait until a repair is done; if no process runs the home, run it until then."""
         from penstock.engine.repair import wait_for_repair

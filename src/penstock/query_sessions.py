@@ -2,7 +2,8 @@
 
 A session has settings, temporary views and functions of its own. Read-only queries cannot change theirs, so each thread
 keeps one for them. Other statements get a new session, or one that the client names, so that a prompt finds its
-settings and views again. All sessions are replaced when Spark is restarted.
+settings and views again. All sessions are replaced when Spark is restarted. Small live tables are read in this process
+(`penstock.tables.small_tables`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from pyspark.sql import SparkSession
 
 from penstock.spark.jobs import SparkJobs
 from penstock.spark.read_only import read_only_session
+from penstock.tables.small_tables import SmallTables
+from penstock.tables.spark_tables import SparkTables
 
 __all__ = ["QueryJobs", "QuerySessions"]
 
+_LOCAL_RULE = "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"
+"""Evaluates filters and projections of small tables while it plans a query, where no time limit can end them."""
 _NAMED = 16
 """The number of named sessions that are kept; the one that was not used for the longest time is dropped first."""
 
@@ -52,6 +57,7 @@ class QuerySessions:
 
     def __init__(self, spark: Callable[[], SparkSession]) -> None:
         self._spark = spark
+        self._small = SmallTables()
         self._lock = threading.Lock()
         self._made_from: SparkSession | None = None
         self._read_only: dict[int, SparkSession] = {}
@@ -62,7 +68,7 @@ class QuerySessions:
         with self._lock:
             spark, thread = self._current(), threading.get_ident()
             if thread not in self._read_only:
-                self._read_only[thread] = read_only_session(spark)
+                self._read_only[thread] = _cancellable(read_only_session(spark))
             return self._read_only[thread]
 
     def changeable(self, name: str | None) -> SparkSession:
@@ -70,12 +76,16 @@ class QuerySessions:
         with self._lock:
             spark = self._current()
             if name is None:
-                return spark.newSession()
-            found = self._named.pop(name) if name in self._named else spark.newSession()
+                return _cancellable(spark.newSession())
+            found = self._named.pop(name) if name in self._named else _cancellable(spark.newSession())
             self._named[name] = found
             if len(self._named) > _NAMED:
                 self._named.popitem(last=False)
             return found
+
+    def tables(self, session: SparkSession) -> SparkTables:
+        """Return the tables that queries in a session read: small ones without jobs of Spark."""
+        return SparkTables(session, self._small)
 
     def _current(self) -> SparkSession:
         """Return Spark; forget the sessions of an earlier one."""
@@ -85,3 +95,9 @@ class QuerySessions:
             self._read_only.clear()
             self._named.clear()
         return spark
+
+
+def _cancellable(session: SparkSession) -> SparkSession:
+    """Let a session evaluate the rows of small tables only in jobs, which can be cancelled."""
+    session.conf.set("spark.sql.optimizer.excludedRules", _LOCAL_RULE)
+    return session

@@ -112,6 +112,13 @@ def test_commits_are_seen_by_the_next_query(served: Served) -> None:
     until(lambda: served.rows("SELECT note FROM shop.orders WHERE id = 1000") == [], "its removal")
 
 
+def test_small_tables_are_read_without_their_files(served: Served) -> None:
+    ((plan,),) = served.rows("EXPLAIN SELECT count(*) FROM shop.orders")
+    assert "LocalTableScan" in plan
+    assert "FileScan" not in plan
+    assert "Exchange" not in plan
+
+
 def test_arrow_stream_has_rows_and_positions(served: Served) -> None:
     query = {"sql": "SELECT id, amount FROM shop.orders ORDER BY id", "format": "arrow", "limit": 3}
     response = served.local.post("/api/sql", json=query)

@@ -39,6 +39,7 @@ from penstock.tables.base_state import State
 from penstock.tables.columns import column
 from penstock.tables.live_table import live_rows
 from penstock.tables.log_tail import read_tail
+from penstock.tables.small_tables import SmallTables
 
 REQUESTED = os.environ.get("PENSTOCK_HISTORIES")
 HISTORIES = int(REQUESTED or "240")
@@ -173,6 +174,18 @@ def check_base(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool)
         versions = [table.at(state.version) for state in states]
         for upto, found in zip((first, *others), collected(versions), strict=True):
             assert found == expected(history, upto), f"base at {upto}"
+        check_small(log, Path(folder), history, states)
+
+
+def check_small(log: ChangeLog, path: Path, history: History, states: Iterable[State]) -> None:
+    """Read every position after each version of a base table in this process, as the running process does."""
+    small = SmallTables()
+    for at in states:
+        for upto in (position for position in history.positions if position >= at.position):
+            found = small.rows(log, path, at, schema_at(log, at, upto), upto)
+            assert found is not None
+            found.validate(full=True)
+            assert row_counts(found.to_pylist()) == expected(history, upto), f"{upto} from version {at.version}"
 
 
 def follow(spark: SparkSession, table: DeltaBaseTable, log: ChangeLog, upto: Lsn) -> State:

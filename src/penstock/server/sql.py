@@ -227,7 +227,9 @@ class _Queries:
             return found
 
         as_of = None if wanted.as_of is None else parse_as_of(wanted.as_of)
-        results = self._home.script(wanted.sql, session, as_of, read_only=wanted.read_only)
+        results = self._home.script(
+            wanted.sql, lambda: self._sessions.tables(session()), as_of, read_only=wanted.read_only
+        )
         if wanted.format == "arrow":
             yield from arrow_stream(results, running.identifier, wanted.limit)
         else:

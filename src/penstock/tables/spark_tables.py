@@ -38,6 +38,7 @@ from penstock.tables.interface import UNFINISHED, BaseTable, CreateOptions, NetC
 from penstock.tables.live_table import live_table
 from penstock.tables.log_tail import read_tail
 from penstock.tables.parquet_files import adopt_files
+from penstock.tables.small_tables import SmallTables
 from penstock.tables.snapshot_files import files_of_ranges, rows_of_ranges
 
 __all__ = ["SparkTables", "table_store"]
@@ -49,10 +50,11 @@ def table_store(spark: SparkSession | TableStore) -> TableStore:
 
 
 class SparkTables:
-    """Delta tables in one Spark session."""
+    """Delta tables in one Spark session; with `small`, small live tables are read in this process."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, small: SmallTables | None = None) -> None:
         self._spark = spark
+        self._small = small
 
     @property
     def spark(self) -> SparkSession:
@@ -79,6 +81,9 @@ class SparkTables:
 
     def live(self, log: ChangeLog, path: Path, at: State, schema: TableSchema, upto: Lsn) -> DataFrame:
         """Return the table at a position, as a DataFrame."""
+        rows = None if self._small is None else self._small.rows(log, path, at, schema, upto)
+        if rows is not None:
+            return self.rows(rows).coalesce(1)  # one partition needs no shuffle
         return live_table(self._spark, log, path, at, schema, upto)
 
     def union_of_shards(self, name: str, shards: Mapping[str, DataFrame]) -> DataFrame:
