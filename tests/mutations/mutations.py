@@ -88,10 +88,10 @@ MUTATIONS = (
         breaks="The last two columns of a streamed row, if of the same type, are swapped: values have the name of "
         "another column.",
         file="src/penstock/sources/postgres/pgoutput/chunk_builder.py",
-        old="    unchanged = _unchanged(length)\n",
+        old="    unchanged = _unchanged(length, ",
         new="    if len(arrays) > 1 and arrays[-1].type == arrays[-2].type:\n"
         "        arrays[-2:] = arrays[:-3:-1]\n"
-        "    unchanged = _unchanged(length)\n",
+        "    unchanged = _unchanged(length, ",
         tests=(
             "tests/sources/postgres/test_decoder_streaming.py::test_added_column_continues_in_a_new_schema_version",
         ),
@@ -176,8 +176,8 @@ MUTATIONS = (
         breaks="The error of a table has a position after the transaction that caused it: a view at that transaction "
         "shows the table without it.",
         file="src/penstock/sources/postgres/pgoutput/decoder.py",
-        old="TableError(str(failure.table), lsn,",
-        new="TableError(str(failure.table), lsn + 1,",
+        old="failure.kind(str(failure.table), lsn,",
+        new="failure.kind(str(failure.table), lsn + 1,",
         tests=("tests/sources/postgres/test_decoder.py::test_bad_value_stops_its_table_at_that_transaction",),
     ),
     Mutation(

@@ -315,6 +315,22 @@ def test_value_added_to_an_enum_is_captured(database: Any, capture: Start, now: 
     assert [change["after"]["mood"] for change in running.changes("moods")] == ["so", "better"]
 
 
+def test_column_that_was_added_dropped_and_added_again_stops_the_table(database: Any, capture: Start, now: Now) -> None:
+    """The first of the two has another value in the older rows, and the changes between have its values."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    running = capture()
+    running.wait(now())
+    running.stop()
+    database.execute("ALTER TABLE t ADD c int DEFAULT 1; INSERT INTO t VALUES (1, 10)")
+    database.execute("ALTER TABLE t DROP c; ALTER TABLE t ADD c int DEFAULT 2; INSERT INTO t VALUES (2, 20)")
+    running.start()
+    running.wait(now())
+    error = running.error("t")
+    assert error is not None
+    assert "another column was added and dropped before it" in error.message
+    assert running.changes("t") == []
+
+
 def test_columns_added_one_after_the_other(database: Any, capture: Start, now: Now) -> None:
     database.execute(ACCOUNTS)
     running = capture()

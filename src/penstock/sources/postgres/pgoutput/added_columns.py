@@ -11,6 +11,9 @@ is rewritten; a volatile default or an identity column rewrites the table at onc
 While no column is new, capture reads the filenodes periodically (`current_filenodes`), so that only rewrites since the
 last read count.
 
+The column of the catalog has to be the one that the changes have, and capture may lag. Numbers of columns only grow, so
+a column that was dropped, and another one added under its name, leaves a dropped column after the last known one.
+
 Capture of a table continues only if the value is proven; an unknown value stops the table until it is resnapshotted.
 """
 
@@ -32,18 +35,25 @@ __all__ = ["current_filenodes", "describe_added_columns"]
 _COLUMN = f"""
 SELECT a.atttypid, a.atttypmod, a.atthasmissing, array_to_string(a.attmissingval, ''),
        a.attidentity <> '' OR a.attgenerated <> '', col_description(a.attrelid, a.attnum),
-       pg_relation_filenode(a.attrelid), {DECLARATION}
+       pg_relation_filenode(a.attrelid), {DECLARATION},
+       EXISTS (SELECT 1 FROM pg_attribute d WHERE d.attrelid = a.attrelid AND d.attisdropped
+                AND d.attnum > %(width)s AND d.attnum < a.attnum)
   FROM pg_attribute a
- WHERE a.attrelid = %s AND a.attname = %s AND NOT a.attisdropped
+ WHERE a.attrelid = %(table)s AND a.attname = %(column)s AND NOT a.attisdropped
 """
 
 
+_ALL_COLUMNS = 32767
+"""The width of a table of which it is not known, because an earlier version captured it."""
 _FILES = "SELECT oid::bigint, pg_relation_filenode(oid)::bigint, relnatts FROM pg_class WHERE oid = ANY(%s)"
 
 
 @dataclass(frozen=True)
 class _Found:
-    """A column, from ``pg_attribute``; `filled` is true for identity and generated columns."""
+    """A column, from ``pg_attribute``; `filled` is true for identity and generated columns.
+
+    `after_dropped` says whether another column was added since the last known one, and dropped before this was added.
+    """
 
     oid: int
     typmod: int
@@ -53,6 +63,7 @@ class _Found:
     comment: str | None
     filenode: int | None
     declaration: Mapping[str, Any]
+    after_dropped: bool
 
 
 def current_filenodes(connection: psycopg.Connection[Any], tables: Iterable[CapturedTable]) -> dict[TableName, int]:
@@ -84,10 +95,13 @@ def describe_added_columns(
 def _describe(
     connection: psycopg.Connection[Any], table: CapturedTable, declared: RelationColumn
 ) -> CapturedColumn | str:
-    row = connection.execute(_COLUMN, (table.oid, declared.name)).fetchone()
+    wanted = {"table": table.oid, "column": declared.name, "width": table.width or _ALL_COLUMNS}
+    row = connection.execute(_COLUMN, wanted).fetchone()
     found = _Found(*row) if row else None
     if found is None or (found.oid, found.typmod) != (declared.oid, declared.typmod):
         return "it was altered or dropped since, so its value in older rows is unknown"
+    if found.after_dropped:
+        return "another column was added and dropped before it, and may be the one that these changes have"
     if found.filled:
         return "Postgres computed a value for each older row, and the stream does not contain those values"
     if not found.has_missing and (found.filenode is None or found.filenode != table.filenode):
