@@ -48,6 +48,7 @@ TIMES = {
     "changelog/test_interface.py test_wait_times_out": "a lower bound: holds on a slow machine",
     "changelog/test_retention.py": "commit times, set by the test",
     "engine/test_retention.py Tables.change": "commit times, set by the test",
+    "sources/postgres/test_copy.py test_rate": "a lower bound: holds on a slow machine",
     "demo/test_load.py test_rate_is_not_exceeded": "a lower bound: holds on a slow machine",
     "end_to_end/test_bank.py": "how long the campaign runs",
     "end_to_end/test_debezium.py": "how long the campaign runs",

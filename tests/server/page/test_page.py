@@ -93,6 +93,7 @@ def test_axe_finds_nothing_serious(name: str, scheme: str, tabs: Tabs) -> None:
 
 def test_without_javascript_the_page_shows_the_status(tabs: Tabs, server: CannedServer) -> None:
     server.home.make = HOMES["failed_table"]
+    until(lambda: "1 table failed" in httpx.get(server.url).text, "a sample of that status")
     page = tabs.open(server.url, java_script_enabled=False)
     expect(page.locator("h1")).to_have_text("1 table failed: shop.payments")
     expect(page.locator("#table-rows tr[data-name]")).to_have_count(12)
