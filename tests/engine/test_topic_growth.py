@@ -380,7 +380,7 @@ def once(merge: Callable[..., None]) -> Callable[..., None]:
     return merged
 
 
-@pytest.mark.slow("the old rows of a Debezium topic are compared in Spark")
+@pytest.mark.deep
 def test_debezium_records_that_gain_a_column(
     tmp_path: Path, broker: SharedBroker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
