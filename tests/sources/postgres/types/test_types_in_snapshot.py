@@ -82,6 +82,7 @@ def test_columns_captured_as_text(database: Any) -> None:
     assert copied(database.url, text_table) == printed(database.url, table)
 
 
+PGVECTOR = "pgvector, which only the wheel of this version contains"
 EXTENSIONS = """
 CREATE EXTENSION ltree; CREATE EXTENSION vector; CREATE EXTENSION isn; CREATE EXTENSION cube; CREATE EXTENSION seg;
 CREATE TYPE other AS (a int, "A" int);
@@ -100,6 +101,7 @@ INSERT INTO t VALUES
 
 def test_types_of_extensions(database: Any) -> None:
     """ltree and vectors have types of their own; all others are the text that Postgres prints."""
+    database.needs(18, PGVECTOR)
     database.execute(EXTENSIONS + EXTENSION_ROWS)
     table = captured_table_of(database.url)
     text = {column.name for column in table.columns if column.as_text}

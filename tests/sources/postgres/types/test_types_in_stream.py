@@ -8,6 +8,7 @@ from tests.sources.postgres.types.rendering import render
 from tests.sources.postgres.types.test_types_in_snapshot import (
     EXTENSION_ROWS,
     EXTENSIONS,
+    PGVECTOR,
     SETUP,
     captured_table_of,
     copied,
@@ -55,6 +56,7 @@ def test_every_kind_of_column_in_a_text_stream(database: Any, capture: Any, now:
 
 def test_types_of_extensions_in_a_text_stream(database: Any, capture: Any, now: Any) -> None:
     """Types that Penstock does not decode switch the stream to text: it delivers what the copy reads."""
+    database.needs(18, PGVECTOR)
     database.execute(EXTENSIONS)
     running = capture()
     database.execute(EXTENSION_ROWS)
@@ -64,6 +66,7 @@ def test_types_of_extensions_in_a_text_stream(database: Any, capture: Any, now: 
 
 
 def test_types_of_extensions_in_a_binary_stream(database: Any, capture: Any, now: Any) -> None:
+    database.needs(18, PGVECTOR)
     database.execute(EXTENSIONS)
     database.execute("ALTER TABLE t DROP book, DROP books, DROP area, DROP span, DROP half, DROP same")
     assert not any(column.sent_as_text for column in captured_table_of(database.url).columns)
