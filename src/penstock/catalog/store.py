@@ -73,7 +73,7 @@ class TableRecord:
     code: str = ""
     """The code of its error's class; see `penstock.errors.TableError`."""
     reason: str | None = None
-    """Why the table is captured again, if nobody requested it."""
+    """Why the table is captured again, if there was no request."""
 
     @property
     def schema_changed(self) -> bool:
