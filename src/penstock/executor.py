@@ -11,7 +11,7 @@ lists the tables of a sink, with their topics, keys and subjects.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +82,7 @@ from penstock.sql.syntax.option_parser import in_sql
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from penstock.changelog.transactions import Transaction
     from penstock.engine.as_of import AsOf
     from penstock.home_operations import HomeOperations
     from penstock.live import Live
@@ -131,9 +132,15 @@ class Subscription:
     table: str | None
 
     def transactions(self, stop: Callable[[], bool]) -> Iterator[str | TableError]:
-        """Yield transactions as JSON, from now on, until `stop` returns True; and errors of tables that are skipped."""
-        with closing(self.home.subscribe(self.source, self.table, stop)) as found:
-            for each in found:
+        """Yield transactions as JSON, until `stop` returns True; and errors of tables that are skipped.
+
+        The transactions are those that commit after this call, however late the first one is consumed.
+        """
+        return self._messages(self.home.subscribe(self.source, self.table, stop))
+
+    def _messages(self, subscribed: Generator[Transaction | TableError, None, None]) -> Iterator[str | TableError]:
+        with closing(subscribed):
+            for each in subscribed:
                 yield each if isinstance(each, TableError) else transaction_json(self.source, each)
 
 

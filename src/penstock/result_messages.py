@@ -64,8 +64,9 @@ def result_messages(
             yield _text({"answer": _answer(result)})
         elif isinstance(result, Subscription):
             name = ".".join(filter(None, [result.source, result.table]))
+            transactions = result.transactions(stop)  # before the message: who has it may commit
             yield _text({"query": identifier, "subscribed": name})
-            yield from map(_subscription_message, result.transactions(stop))
+            yield from map(_subscription_message, transactions)
         else:
             yield from _query_messages(result, identifier, limit, began)
 

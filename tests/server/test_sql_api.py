@@ -275,14 +275,14 @@ def test_invalid_requests(served: Served, body: str, message: str) -> None:
     ],
 )
 def test_the_same_messages_with_and_without_the_running_process(served: Served, text: str) -> None:
+    varying = ("query", "seconds", "positions")
+
     def results(session: LocalSession | RemoteSession) -> tuple[list[Any], str]:
         found: list[Any] = []
         error = ""
         try:
-            found.extend(
-                {key: value for key, value in message.items() if key not in ("query", "seconds")}
-                for message in session.execute(text)
-            )
+            for message in session.execute(text):
+                found.append({key: value for key, value in message.items() if key not in varying})
         except PenstockError as failure:
             error = f"exit code {failure.exit_code}: {re.sub(r'penstock_[0-9a-f]{8}_', 'view_', str(failure))}"
         return found, error
@@ -310,6 +310,16 @@ def test_subscription_sends_transactions_until_it_is_closed(served: Served) -> N
     assert served.rows(readers) == [[1]]
     messages.close()
     until(lambda: served.rows(readers) == [[0]], "the release of its lease")
+
+
+def test_subscription_begins_before_it_is_announced(served: Served) -> None:
+    messages = LocalSession(served.shop.home, lambda: served.shop.spark).execute("SUBSCRIBE shop.orders")
+    assert next(messages)["subscribed"] == "shop.orders"
+    for note in ("first", "second"):
+        served.shop.database.execute(f"UPDATE orders SET note = '{note}' WHERE id = 2")
+    until(lambda: served.rows("SELECT note FROM shop.orders WHERE id = 2") == [["second"]], "the transactions")
+    notes = [next(messages)["transaction"]["tables"]["public.orders"][0]["after"]["note"] for _ in range(2)]
+    assert notes == ["first", "second"]
 
 
 def test_completion(served: Served) -> None:
