@@ -150,6 +150,7 @@ _FIELDS: dict[type, dict[str, str]] = {
         "(`on schema change = 'resnapshot'`); otherwise null.",
         "readable_at": "The position of the last consistent state of a table that is being captured again: it is "
         "readable `AS OF` that position; null if there is none, or its history was removed.",
+        "rows": "The number of rows in its base table when it was last counted, soon after a change; null before that.",
     },
 }
 
@@ -174,6 +175,7 @@ def _example() -> HomeStatus:
             *("shop.orders", "public.orders", TableState.LIVE.value, "0/28F14C0", 757, None, None),
             changes=182_004,
             lag_ms=2140.5,
+            rows=120_412,
         ),
         TableStatus(
             "shop.visits",

@@ -79,5 +79,7 @@ def test_a_catalog_without_sinks_is_migrated(tmp_path: Path) -> None:
     Catalog(path)
     with closing(sqlite3.connect(path)) as db:
         dropped = "".join(f"ALTER TABLE source_table DROP COLUMN {name};" for name in ("code", "reason"))
-        db.executescript(f"DROP TABLE sink; DROP TABLE kept_base; {dropped} PRAGMA user_version = 11")
+        db.executescript(
+            f"DROP TABLE sink; DROP TABLE kept_base; DROP TABLE row_count; {dropped} PRAGMA user_version = 11"
+        )
     assert Catalog(path).sinks.all() == []

@@ -260,7 +260,7 @@ def test_catalog_of_the_first_version_is_migrated(shop: Catalog, tmp_path: Path)
             "ALTER TABLE source DROP COLUMN shard; ALTER TABLE source DROP COLUMN keep_tables;"
             "ALTER TABLE source DROP COLUMN durable; ALTER TABLE base_version DROP COLUMN memory;"
             "ALTER TABLE source RENAME COLUMN hint TO remedy; ALTER TABLE source_table RENAME COLUMN hint TO remedy;"
-            "DROP TABLE kept_base; ALTER TABLE source_table DROP COLUMN code;"
+            "DROP TABLE kept_base; DROP TABLE row_count; ALTER TABLE source_table DROP COLUMN code;"
             "ALTER TABLE source_table DROP COLUMN reason;"
             "PRAGMA user_version = 1"
         )

@@ -29,6 +29,7 @@ TABLE = {
     "lag_ms": None,
     "reason": None,
     "readable_at": None,
+    "rows": None,
 }
 
 

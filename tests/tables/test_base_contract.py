@@ -116,6 +116,7 @@ def test_table_follows_a_history_and_every_version_can_be_read(followed: Followe
         again = followed.store.base(Path(followed.base.path), followed.base.schema)
         followed.follow(upto, again, after=before)
         assert again.state() == state
+        assert again.count() == sum(followed.expected(upto).values())
         versions[upto], before = state.version, upto
     assert list(versions.values()) == sorted(set(versions.values())), "versions increase"
     for position, version in versions.items():  # a version never changes, so this also checks the rows after each step

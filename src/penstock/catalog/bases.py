@@ -75,6 +75,16 @@ class Bases:
         with self._catalog.connected() as db:
             return {local: Lsn(position) for local, position in db.execute(query, (source, upto))}
 
+    def note_rows(self, source: str, local: str, rows: int) -> None:
+        """Record the number of rows of a table."""
+        with self._catalog.transaction() as db:
+            db.execute("INSERT OR REPLACE INTO row_count VALUES (?, ?, ?)", (source, local, rows))
+
+    def rows(self, source: str) -> dict[str, int]:
+        """Return the number of rows of each table when it was last counted, by local name."""
+        with self._catalog.connected() as db:
+            return dict(db.execute("SELECT local, rows FROM row_count WHERE source=?", (source,)).fetchall())
+
     def first(self, source: str, local: str) -> Lsn | None:
         """Return the first recorded position of a table; None before its initial snapshot is complete."""
         query = "SELECT min(position) FROM base_version WHERE source=? AND local=?"

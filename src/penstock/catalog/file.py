@@ -169,9 +169,14 @@ CREATE TABLE kept_base (
     source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, version INTEGER NOT NULL,
     position INTEGER NOT NULL, until INTEGER NOT NULL, columns BLOB NOT NULL, PRIMARY KEY (source, local))
 """
+_ROW_COUNTS = """
+CREATE TABLE row_count (
+    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, rows INTEGER NOT NULL,
+    PRIMARY KEY (source, local))
+"""
 _STEPS = (
     *(_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS, _KEEPING, _MEMORIES, _ERRORS_AHEAD, _HINTS),
-    *(_SINKS, _REASONS, _KEPT),
+    *(_SINKS, _REASONS, _KEPT, _ROW_COUNTS),
 )
 """The statements that migrate a catalog from one version, the index in this list, to the next."""
 _VERSION = len(_STEPS)

@@ -322,7 +322,7 @@ class Catalog(CatalogFile):
                 row = (table.source, table.local, kept.version, kept.position, kept.until, kept.schema.to_bytes())
                 db.execute("INSERT OR REPLACE INTO kept_base VALUES (?, ?, ?, ?, ?, ?)", row)
             if changed and state in (None, TableState.PENDING):
-                for about in ("base_version", "error_ahead", *(() if state else ("kept_base",))):
+                for about in ("base_version", "error_ahead", "row_count", *(() if state else ("kept_base",))):
                     db.execute(f"DELETE FROM {about} WHERE source=? AND local=?", (table.source, table.local))
 
     def note_error_ahead(self, table: TableRecord, error: TableError | None) -> None:

@@ -260,6 +260,7 @@ _TABLES = (
         "How much older the last change in the base table is than the last one in the log",
         lambda t: _seconds(t.lag_ms),
     ),
+    _table("rows", "Rows in the base table when it was last counted", lambda t: t.rows),
     _table("applied_lsn", "Position of the base table", lambda t: _lsn(t.position)),
     _table("copied_rows", "Rows copied so far by the snapshot in progress", lambda t: t.copied_rows),
     _table("copied_bytes", "Bytes copied so far by the snapshot in progress", lambda t: t.copied_bytes),

@@ -189,7 +189,7 @@ def _tables(
 ) -> list[TableStatus]:
     found, logged, ahead = [], log.tables(), catalog.errors_ahead(source)
     bases, changes = catalog.bases.positions(source, frontiers.durable), log.changes()
-    lags, kept = _BaseLags(log, frontiers), catalog.bases.kept(source)
+    lags, kept, rows = _BaseLags(log, frontiers), catalog.bases.kept(source), catalog.bases.rows(source)
     for table in catalog.tables(source):
         base = bases.get(table.local)
         behind = _behind(log, table.upstream, base, frontiers.durable) if base is not None else 0
@@ -201,7 +201,8 @@ def _tables(
         last = kept.get(table.local)
         readable_at = str(last.until) if last is not None and last.until >= frontiers.valid else None
         status = replace(status, changes=changes.get(table.upstream), lag_ms=lag)
-        found.append(replace(status, reason=table.reason, readable_at=readable_at))
+        counted = None if base is None else rows.get(table.local)
+        found.append(replace(status, reason=table.reason, readable_at=readable_at, rows=counted))
     return found
 
 

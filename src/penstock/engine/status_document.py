@@ -36,7 +36,8 @@ class TableStatus:
     `reason` says why a table is being captured again without a request, and `readable_at` is the position of the last
     consistent state of a table that is being captured again.
     `changes` is the number of changes in the log since the source was created, and `lag_ms` how much older the last
-    change in the base table is than the last one in the log.
+    change in the base table is than the last one in the log. `rows` is the number of rows in the base table when it was
+    last counted.
     """
 
     name: str
@@ -55,6 +56,7 @@ class TableStatus:
     lag_ms: float | None = None
     reason: str | None = None
     readable_at: str | None = None
+    rows: int | None = None
 
 
 @dataclass(frozen=True)

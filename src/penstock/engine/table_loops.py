@@ -38,6 +38,7 @@ from penstock.engine.error_policy import ErrorAction, Tries, error_action, expla
 from penstock.engine.incremental_snapshot import IncrementalSnapshot
 from penstock.engine.instruments import APPLY_ROUND_SECONDS, MERGE_SECONDS
 from penstock.engine.repair import Repairer
+from penstock.engine.row_counts import RowCounts
 from penstock.engine.snapshot import InitialSnapshot, create_empty
 from penstock.engine.table import Progress, RunningTable
 from penstock.engine.table_errors import TableErrors
@@ -283,6 +284,7 @@ class TableLoops:
 
     def _compact_until_stopped(self) -> None:
         compactor = Compactor(self._store, self._report)
+        counts = RowCounts(_COMPACTION_SECONDS, self._report)
         while not self._stop.wait(_COMPACTION_SECONDS):
             tables = self._tables
             compactor.forget_all_but(tables)
@@ -290,6 +292,8 @@ class TableLoops:
                 if not self._stop.is_set():
                     with self._jobs.tagged():
                         compactor.compact_if_due(table, rewrite=short_of_space(self._home) is None)
+            with self._jobs.tagged():
+                counts.count(tables)
             self._note_success("upkeep")
 
     # -- apply ------------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ from penstock.tables.base_state import (
 from penstock.tables.bounds import within_keys, within_rows
 from penstock.tables.columns import column, own, quoted, rescuable, text_of, toastable, widened, with_texts
 from penstock.tables.contents import Contents
-from penstock.tables.file_commit import commit_files, snapshot_of
+from penstock.tables.file_commit import commit_files, files_of, snapshot_of
 from penstock.tables.fold import replaced_rows, same_row
 from penstock.tables.missing_rows import missing_row_errors, raise_missing_row
 from penstock.tables.overlay import filled
@@ -245,6 +245,14 @@ class DeltaBaseTable:
     def current(self) -> DataFrame:
         """Return the rows of the newest version."""
         return self.at(self._snapshot().version())
+
+    def count(self) -> int | None:
+        """Return the number of rows of the newest version, or None if a file has no statistics."""
+        there = F.get_json_object("stats", "$.numRecords").cast("long")
+        removed = F.coalesce("deletionVector.cardinality", F.lit(0))
+        files = files_of(self._session, self.path).select((there - removed).alias("rows"))
+        total, known = files.agg(F.coalesce(F.sum("rows"), F.lit(0)), F.count("rows") == F.count("*")).collect()[0]
+        return int(total) if known else None
 
     def widened(self, rows: DataFrame) -> DataFrame:
         """Return rows that were read before the table gained columns, extended by these columns."""

@@ -135,6 +135,9 @@ class BaseTable(Protocol):
     def current(self) -> Rows:
         """Return the rows of the newest version."""
 
+    def count(self) -> int | None:
+        """Return the number of rows of the newest version without reading them, or None if that is not possible."""
+
     def widened(self, rows: Rows) -> Rows:
         """Return rows that were read before the table gained columns, extended by these columns."""
 

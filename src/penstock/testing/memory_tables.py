@@ -351,6 +351,10 @@ class MemoryBaseTable:
         """Return the newest rows."""
         return self._stored().newest.rows
 
+    def count(self) -> int | None:
+        """Return the number of newest rows."""
+        return len(self._stored().newest.rows)
+
     def widened(self, rows: pa.Table) -> pa.Table:
         """Return rows with the columns that were added after they were read."""
         return _widened(rows, list(self.schema.columns)[len(rows.column_names) :])

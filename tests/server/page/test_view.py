@@ -132,7 +132,7 @@ def test_missing_fields_are_unknown_and_not_zero() -> None:
     document = {"home": "h", "running": 1, "sources": [{"name": "s", "tables": [{"name": "s.t", "state": "live"}]}]}
     shown = page_view(document, {}, None, NOW)
     (table,), (source,) = shown.tables, shown.sources
-    assert (table.rate, table.behind, table.lag_ms) == (None, None, None)
+    assert (table.rows, table.rate, table.behind, table.lag_ms) == (None, None, None, None)
     assert (source.lag_bytes, source.latency_ms, source.slot, source.log_bytes, source.committed) == (None,) * 5
     assert draw_pipe(shown)[0].boxes
 

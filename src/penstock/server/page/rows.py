@@ -34,6 +34,7 @@ class TableRow:
     upstream: str
     state: str
     level: Level
+    rows: int | None
     rate: float | None
     behind: int | None
     lag_ms: float | None
@@ -163,6 +164,7 @@ def _table(found: Document, source: str, series: Document) -> TableRow:
         upstream=str(found.get("upstream", "")),
         state=state,
         level=level,
+        rows=found.get("rows"),
         rate=_latest(series, f"table:{name}", "rate"),
         behind=found.get("behind"),
         lag_ms=found.get("lag_ms"),

@@ -99,7 +99,7 @@ function morphChildren(node, wanted) {
 // -- tables: search, filter, sort --------------------------------------------------------------------------------------
 
 const list = { text: "", state: "", column: null, direction: 1 };
-const NUMERIC = new Set(["rate", "behind"]);
+const NUMERIC = new Set(["rows", "rate", "behind"]);
 
 function compareRows(a, b) {
   const left = a.dataset[list.column], right = b.dataset[list.column];
