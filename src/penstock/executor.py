@@ -122,6 +122,14 @@ class Query:
     view: Live
     rows: DataFrame
 
+    def close(self) -> None:
+        """Release the history: all rows are read.
+
+        A statement without columns may have left a view or a cache in its session, which still needs the history.
+        """
+        if self.rows.columns:
+            self.view.close()
+
 
 @dataclass(frozen=True)
 class Subscription:

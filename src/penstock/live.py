@@ -26,6 +26,7 @@ from penstock.changelog.as_of import no_snapshot_at
 from penstock.changelog.interface import LoggedTable
 from penstock.engine.as_of import AsOf
 from penstock.engine.catalog_records import instance_of
+from penstock.engine.leases import Held
 from penstock.engine.requests import dropped
 from penstock.engine.status import home_status
 from penstock.engine.table_names import live_names_of
@@ -58,7 +59,8 @@ class Live:
     its shards, with the additional column `penstock_shard`; each shard can also be read alone, under the name of its
     own source. A table with rejected messages has them in ``source.table_quarantine``.
 
-    The view retains the history that it needs for as long as it is referenced.
+    The view retains the history that it needs for as long as it is referenced, and for ten minutes more for DataFrames
+    that outlive it; `close` ends that at once.
     """
 
     def __init__(
@@ -79,6 +81,8 @@ class Live:
         self._sharded = sharded_tables(catalog)
         self._frames: dict[str, DataFrame] = {}
         self._as_of_views: dict[tuple[str, Lsn | datetime], Live] = {}
+        self.held: Held | None = None
+        """The history that this view retains."""
         self.positions: Mapping[str, Lsn] = dict(positions)
         """The position of each source."""
         self.timestamp = timestamp
@@ -170,6 +174,12 @@ class Live:
         """
         register_names(self._store.spark, self)
         return self
+
+    def close(self) -> None:
+        """Release the history that this view retains; its DataFrames can no longer be relied on."""
+        for view in (self, *self._as_of_views.values()):
+            if view.held is not None:
+                view.held.close()
 
     def columns(self, name: str) -> StructType | None:
         """Return the columns of a table at its latest base, from the catalog; None if it has none yet."""

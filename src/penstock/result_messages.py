@@ -23,6 +23,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pyarrow as pa
@@ -68,7 +69,8 @@ def result_messages(
             yield _text({"query": identifier, "subscribed": name})
             yield from map(_subscription_message, transactions)
         else:
-            yield from _query_messages(result, identifier, limit, began)
+            with closing(result):
+                yield from _query_messages(result, identifier, limit, began)
 
 
 def _subscription_message(found: str | TableError) -> str:
@@ -104,17 +106,23 @@ def arrow_stream(results: Iterator[_Result], identifier: str, limit: int | None 
     if isinstance(result, Subscription):
         message = "SUBSCRIBE has no rows for an Arrow stream"
         raise UsageError(message, 'Request it with "format": "json".')
-    if isinstance(result, Answer):
-        table = _answer_table(result)
-        schema, batches = table.schema, iter(table.to_batches())
-        described = {"query": identifier}
-    else:
-        rows = portable(result.rows)
-        schema, batches = arrow_schema(rows), arrow_batches(rows)
-        described = {"query": identifier, "positions": _text(_positions(result))}
+    with ExitStack() as closed:
+        if isinstance(result, Answer):
+            table = _answer_table(result)
+            schema, batches = table.schema, iter(table.to_batches())
+            described = {"query": identifier}
+        else:
+            closed.enter_context(closing(result))
+            rows = portable(result.rows)
+            schema, batches = arrow_schema(rows), arrow_batches(rows)
+            described = {"query": identifier, "positions": _text(_positions(result))}
+        metadata = {f"penstock.{key}": value for key, value in described.items()}
+        yield from _stream(schema.with_metadata(metadata), batches, limit)
+
+
+def _stream(schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[bytes]:
     sink, left = io.BytesIO(), limit
-    metadata = {f"penstock.{key}": value for key, value in described.items()}
-    with pa.ipc.new_stream(sink, schema.with_metadata(metadata)) as writer:
+    with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
             taken = batch if left is None else batch.slice(0, left)
             writer.write_batch(taken)

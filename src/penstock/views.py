@@ -58,7 +58,7 @@ class Views:
             self._home, self._catalog, store, positions, _timestamp(requested, chosen), partial(self.live, store)
         )
         try:
-            self._keeper.hold(view, self._needed(chosen), logs)
+            view.held = self._keeper.hold(view, self._needed(chosen), logs)
         except HistoryExpiredError:  # removed just before the lease
             if attempts == 1:
                 raise

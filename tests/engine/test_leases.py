@@ -119,6 +119,41 @@ def test_lease_outlasts_its_view(log: SqliteLog) -> None:
     assert lease_positions(log) == [20]
 
 
+def test_closed_view_releases_its_history_at_once(log: SqliteLog, clock: Clock) -> None:
+    """Without a wait: its DataFrames are read. Other views at the same position keep theirs."""
+    keeper, closed, same, later = LeaseKeeper("live"), View(), View(), View()
+    held = keeper.hold(closed, {"shop": Lsn(20)}, {"shop": log})
+    others = [keeper.hold(view, {"shop": Lsn(at)}, {"shop": log}) for view, at in ((same, 20), (later, 30))]
+    held.close()
+    lease = keeper._leases["shop"]
+    lease.until = 0.0
+    until(lambda: lease.until > 0, "the lease to be renewed")
+    assert lease_positions(log) == [20], "another view needs the same history"
+    others[0].close()
+    wait_for_leases(log, 30)
+    others[1].close()
+    wait_for_leases(log)
+    keeper.hold(closed, {"shop": Lsn(10)}, {"shop": log})
+    assert lease_positions(log) == [10], "the keeper can be used again"
+
+
+def test_view_that_was_deleted_before_another_was_closed_keeps_its_history(log: SqliteLog, clock: Clock) -> None:
+    """A DataFrame of the deleted view may still be read."""
+    keeper, closed = LeaseKeeper("live"), View()
+    held = keeper.hold(closed, {"shop": Lsn(20)}, {"shop": log})
+    keeper.hold(View(), {"shop": Lsn(20)}, {"shop": log})
+    gc.collect()
+    held.close()
+    later = View()
+    keeper.hold(later, {"shop": Lsn(30)}, {"shop": log})
+    lease = keeper._leases["shop"]
+    lease.until = 0.0
+    until(lambda: lease.until > 0, "the lease to be renewed")
+    assert lease_positions(log) == [20]
+    clock.now += 1.1 * LEASE
+    wait_for_leases(log, 30)
+
+
 def test_expired_history_cannot_be_leased(log: SqliteLog) -> None:
     keeper, view, other = LeaseKeeper("live"), View(), View()
     keeper.hold(other, {"shop": Lsn(20)}, {"shop": log})

@@ -73,6 +73,7 @@ def served(
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr("penstock.engine.source_runner.CaptureSupervisor", ThreadCapture)
+        patch.setattr("penstock.engine.leases._POLL_SECONDS", 0.1)
         database = stack.enter_context(created_database(postgres_server))
         home = tmp_path_factory.mktemp("sql") / "home"
         shop = stack.enter_context(running_shop(home, database, spark, SETUP))
@@ -117,6 +118,23 @@ def test_small_tables_are_read_without_their_files(served: Served) -> None:
     assert "LocalTableScan" in plan
     assert "FileScan" not in plan
     assert "Exchange" not in plan
+
+
+@pytest.mark.parametrize("form", ["json", "arrow"])
+def test_query_releases_its_history_when_its_rows_are_sent(served: Served, form: str) -> None:
+    """Otherwise the log of a home that is queried all day would never shrink."""
+
+    def readers() -> list[str]:
+        (message,) = served.messages("SHOW READERS LIKE 'live%'")
+        return [row[0] for row in message["answer"]["rows"]]
+
+    served.messages("SELECT id FROM shop.orders")
+    until(lambda: not readers(), "earlier queries to release theirs")
+    view = served.shop.home.live(served.shop.spark)
+    assert readers(), "a view retains its history"
+    served.local.post("/api/sql", json={"sql": "SELECT id FROM shop.orders", "format": form})
+    view.close()
+    until(lambda: not readers(), "all to be released")
 
 
 def test_arrow_stream_has_rows_and_positions(served: Served) -> None:
