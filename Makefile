@@ -39,7 +39,7 @@ demo: $(READY) ## Postgres under load, captured into live Spark tables; needs no
 	$(BIN)/penstock demo
 
 test: lint browser ## lint, types, and the fast tier of tests: every feature, on real Postgres, Spark and Kafka
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not deep" tests
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not deep" --timeout 900 tests
 
 test-deep: $(READY) browser ## the deep tier: kills, clusters, real Debezium, benchmarks, long random histories, Postgres 14 to 17
 	$(BIN)/python -m tests.matrix --source $(filter-out 18,$(VERSIONS)) $(SIDE_BY_SIDE) || matrix=failed; \

@@ -255,12 +255,17 @@ NAMES = [
 ]  # fmt: skip
 
 
+EXAMPLES = pytest.mark.parametrize("examples", [6, pytest.param(25, marks=pytest.mark.deep)])
+"""How many lists of values are drawn for each type."""
+
+
+@EXAMPLES
 @pytest.mark.parametrize("sql_type", NAMES)
-def test_both_forms_are_what_postgres_prints(connection: Connection, sql_type: str) -> None:
+def test_both_forms_are_what_postgres_prints(connection: Connection, sql_type: str, examples: int) -> None:
     kind = described(connection, sql_type)
     accepted = 0
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(st.lists(st.none() | literals(kind), min_size=4, max_size=12))
     def check_property(drawn: list[str | None]) -> None:
         nonlocal accepted
@@ -306,11 +311,12 @@ def check_rescued(kind: PostgresType, printed: Cells, sent: Cells) -> int:
     return len(results[0])
 
 
+@EXAMPLES
 @pytest.mark.parametrize("sql_type", [*NAMES, *(name for name in scalars if name not in ("money", "regclass"))])
-def test_rescued_texts_are_what_postgres_prints(connection: Connection, sql_type: str) -> None:
+def test_rescued_texts_are_what_postgres_prints(connection: Connection, sql_type: str, examples: int) -> None:
     kind = described(connection, sql_type)
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(st.lists(st.none() | literals(kind), min_size=4, max_size=12))
     def check_property(drawn: list[str | None]) -> None:
         check_rescued(kind, *fetch(connection, sql_type, drawn))
@@ -362,11 +368,12 @@ def test_values_that_cannot_be_represented(connection: Connection, sql_type: str
 
 
 @pytest.mark.any_version("the bytes are not those of a server")
+@EXAMPLES
 @pytest.mark.parametrize("sql_type", NAMES)
-def test_mutated_values_decode_or_are_rejected(connection: Connection, sql_type: str) -> None:
+def test_mutated_values_decode_or_are_rejected(connection: Connection, sql_type: str, examples: int) -> None:
     kind = described(connection, sql_type)
 
-    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(st.lists(literals(kind), min_size=4, max_size=8), st.randoms(use_true_random=False))
     def check_property(drawn: list[str | None], random: Random) -> None:
         for binary, cells in enumerate(fetch(connection, sql_type, drawn)):
