@@ -209,7 +209,7 @@ DETECTED: dict[str, list[Detected]] = {
             _CHANGED + "[stopped-column dropped and added]",
         ),
         Detected(
-            "Columns were renamed or changed their type, or dropped where that is not followed",
+            "Columns changed their type, or were renamed or dropped where that is not followed",
             "The stream describes the table before its next change, and column numbers (`attnum`) are compared",
             BOTH,
             "its columns changed upstream",

@@ -37,6 +37,7 @@ SETUP = "".join(
     )
 )
 FOLLOWED = (
+    "RENAME COLUMN {column} TO r{n}",
     "ADD COLUMN c{n} int DEFAULT {n}",
     "ADD COLUMN c{n} text",
     "DROP COLUMN {column}",
@@ -47,7 +48,6 @@ FOLLOWED = (
     "ADD CHECK (n >= 0)",
 )
 RESNAPSHOTTED = (
-    "RENAME COLUMN {column} TO r{n}",
     "ALTER flag TYPE bigint",
     "ALTER code TYPE varchar({long}) USING upper(code)",
     "DROP COLUMN {column}, ADD COLUMN d{n} text",

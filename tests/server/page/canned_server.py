@@ -65,7 +65,7 @@ def canned_server(
     context = ServerContext(cast(Home, home), spark)
     object.__setattr__(context, "sampler", Sampler(read, seconds))
     if history_step:
-        fill_history(context.sampler, make, history_step)
+        fill_history(context.sampler, make, history_step, seconds)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
@@ -75,12 +75,12 @@ def canned_server(
             yield held[0]
 
 
-def fill_history(sampler: Sampler, make: Callable[[float], HomeStatus], step: int) -> None:
-    """Put one hour of samples into the history, one for each `step` seconds."""
+def fill_history(sampler: Sampler, make: Callable[[float], HomeStatus], step: int, seconds: float) -> None:
+    """Put one hour of samples into the history, one for each `step` seconds; the next one follows after `seconds`."""
     documents = [(second, make(float(second)).as_json()) for second in range(0, 3601, step)]
-    now = datetime.now(UTC).timestamp()
+    end = datetime.now(UTC).timestamp() - seconds
     for second, document in documents:
-        sampler.history.add(now - 3600 + second, document)
+        sampler.history.add(end - 3600 + second, document)
 
 
 @contextmanager

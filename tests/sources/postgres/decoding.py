@@ -11,7 +11,6 @@ from tests.sources.postgres.messages import COLUMNS, buffer, captured, relation
 from penstock.changelog.chunk_codec import StoredChunk
 from penstock.changelog.interface import Chunk
 from penstock.errors import DefiniteError, TableError
-from penstock.fields import with_fields
 from penstock.model import Image, TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured_table import CapturedColumn
@@ -22,7 +21,9 @@ from penstock.sources.postgres.pgoutput.relations import (
     RelationColumn,
     Shape,
     UnknownColumnsError,
-    lost_columns,
+    altered_shape,
+    column_changes,
+    is_altered,
 )
 from penstock.sources.postgres.replication.interference import InterferenceGuard
 from penstock.sources.postgres.types import PostgresType
@@ -120,10 +121,12 @@ def feed(
             try:
                 found = made.decode(buffer(rest, slack=40), len(rest), force=force)
             except UnknownColumnsError as unknown:
-                lost = lost_columns(unknown.shape, unknown.relation)
-                if lost and not isinstance(learned, RejectedShape):
-                    table = with_fields(unknown.shape.table, absent=(*unknown.shape.table.absent, *lost))
-                    made.shapes.learn(unknown.relation, Shape.of(table, unknown.shape.version))
+                described = {column.name for column in unknown.relation.columns}
+                existing = {column.name for column in unknown.shape.table.present if column.upstream in described}
+                altered = altered_shape(unknown.shape, unknown.relation, existing)
+                if is_altered(unknown.shape, unknown.relation) and not isinstance(learned, RejectedShape):
+                    why = column_changes(unknown.shape, unknown.relation)
+                    made.shapes.learn(unknown.relation, altered or RejectedShape(unknown.shape.name, why))
                     continue
                 if unknown.shape.name != learned.name:
                     raise

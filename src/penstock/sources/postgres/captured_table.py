@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -76,9 +76,10 @@ _TEXT, _VARCHAR = 25, 1043
 
 @dataclass(frozen=True)
 class CapturedColumn:
-    """A captured column."""
+    """A captured column. It keeps its name downstream when it is renamed upstream."""
 
     name: str
+    """Downstream: its name when its capture began."""
     type: PostgresType
     identity: bool = False
     """Whether it is part of the replica identity."""
@@ -91,6 +92,16 @@ class CapturedColumn:
     """For an added column, the value of rows older than the column, as the text that Postgres prints; None is null."""
     declaration: Declaration | None = None
     """None if an earlier version of Penstock described the column."""
+    number: int = 0
+    """``pg_attribute.attnum``: the number of a column never changes, and no other column of the table ever gets it. 0
+    if an earlier version of Penstock described the column."""
+    renamed: str | None = None
+    """Its name upstream, if that is another one by now."""
+
+    @property
+    def upstream(self) -> str:
+        """Its name upstream."""
+        return self.renamed or self.name
 
     def is_widened(self, oid: int, typmod: int) -> bool:
         """Return whether this type, of the same column, has all values that its type had, in the same representation.
@@ -128,7 +139,8 @@ class CapturedColumn:
             field = self.declaration.on(field)
         if not self.added:
             return field
-        field = field.with_metadata({**(field.metadata or {}), _DESCRIPTION: _COLUMN.dump_json(self)})
+        description = _COLUMN.dump_json(replace(self, renamed=None))
+        field = field.with_metadata({**(field.metadata or {}), _DESCRIPTION: description})
         return field if self.missing is None else with_missing(field, self._missing_value(self.missing))
 
     def _missing_value(self, text: str) -> pa.Array:
@@ -137,11 +149,15 @@ class CapturedColumn:
 
 
 def _is_same(known: CapturedColumn, found: CapturedColumn) -> bool:
-    """Return whether a column is as it was, or has a wider type now."""
+    """Return whether a column has the type that it had, or a wider one, and the same form.
+
+    The option `text columns` names a column; one that was renamed since keeps its form.
+    """
     same_type = known.type == found.type or known.is_widened(found.type.oid, found.type.typmod)
-    return (known.name, known.as_text) == (found.name, found.as_text) and same_type
+    return same_type and (known.as_text == found.as_text or known.renamed is not None)
 
 
+_CHANGED = "its columns changed upstream"
 _COLUMN = TypeAdapter(CapturedColumn)
 _DESCRIPTION = b"postgres"
 
@@ -206,9 +222,34 @@ class CapturedTable(ProducedTable):
         return bool(self.key) and name not in self.key and not (self.ignored or self.column_list or self.rescue)
 
     @property
+    def can_rename(self) -> bool:
+        """Whether the table can continue with renamed columns.
+
+        A publication with a column list, and columns that capture ignores, are compared by the names of columns.
+        """
+        return not self.ignored and not self.column_list
+
+    @property
     def present(self) -> tuple[CapturedColumn, ...]:
         """The columns that still exist upstream."""
         return tuple(column for column in self.columns if column.name not in self.absent)
+
+    @property
+    def upstream_key(self) -> tuple[str, ...]:
+        """The names of its key columns upstream."""
+        names = {column.name: column.upstream for column in self.columns}
+        return tuple(names[name] for name in self.key)
+
+    def with_names(self, names: Mapping[int, str]) -> Self:
+        """Return this table with the current names of its columns, by their numbers."""
+        found = [names.get(column.number, column.upstream) for column in self.columns]
+        if found == [column.upstream for column in self.columns]:
+            return self
+        columns = (
+            replace(column, renamed=None if name == column.name else name)
+            for column, name in zip(self.columns, found, strict=True)
+        )
+        return with_fields(self, columns=tuple(columns))
 
     def absent_columns(self) -> tuple[str, ...]:
         """Return the columns that were dropped upstream."""
@@ -218,28 +259,43 @@ class CapturedTable(ProducedTable):
         """Return the comments of its columns."""
         return {column.name: column.comment for column in self.columns if column.comment}
 
-    def with_found_columns(self, found: Self | None, dropped: Collection[str] = ()) -> Self | str:
-        """Return this table with the columns added and dropped since, as `found` upstream; or why it cannot be read.
-
-        `dropped` are columns that were proven to be dropped. If columns were added as well, only these count: another
-        column may have been renamed.
-        """
+    def with_found_columns(self, found: Self | None) -> Self | str:
+        """Return this table with the columns renamed, added and dropped since, as `found`; or why it cannot be read."""
         if found is None or found.oid != self.oid:
             return "it was dropped upstream, or is no longer published"
-        names = {column.name for column in found.columns}
-        gone = tuple(column.name for column in self.columns if column.name not in names and self.can_lose(column.name))
-        if len(found.columns) > len(self.columns) - len(gone) and not set(gone) <= set(dropped):
-            return "its columns changed upstream"
-        table = with_fields(self, absent=gone) if gone else self
-        return table._with_added_columns(found)
-
-    def _with_added_columns(self, found: Self) -> Self | str:
-        known = self.present
-        if len(found.columns) < len(known) or not all(map(_is_same, known, found.columns)):
-            return "its columns changed upstream"
-        if found.key != self.key:
+        known = self._numbered(found)
+        if known is None:
+            return _CHANGED
+        now = {column.number: column for column in found.columns}
+        numbers = {column.number for column in known.columns}
+        gone = tuple(column.name for column in known.columns if column.number not in now)
+        table = with_fields(known, absent=gone).with_names({number: column.name for number, column in now.items()})
+        is_renamed = any(column.renamed for column in table.columns)
+        pairs = [(column, now[column.number]) for column in table.present]
+        added = [column for column in found.columns if column.number not in numbers]
+        if not all(map(self.can_lose, gone)) or (is_renamed and not self.can_rename):
+            return _CHANGED
+        if not all(_is_same(column, other) for column, other in pairs):
+            return _CHANGED
+        if any(column.number <= self.width or column.name in table.names for column in added):
+            return _CHANGED  # a column that was not captured was renamed; or one has the name that another one had
+        if found.key != table.upstream_key:
             return "its key changed upstream"
-        return self.with_added([replace(column, added=True) for column in found.columns[len(known) :]])
+        return table.with_added([replace(column, added=True) for column in added])
+
+    def _numbered(self, found: Self) -> Self | None:
+        """Return this table with the numbers of its columns, if an earlier version of Penstock did not store them."""
+        if all(column.number for column in self.columns):
+            return self
+        numbers = {column.name: column.number for column in found.columns}
+        if not {column.name for column in self.columns} <= numbers.keys():
+            return None
+        return with_fields(self, columns=tuple(replace(c, number=numbers[c.name]) for c in self.columns))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of its columns downstream."""
+        return frozenset(column.name for column in self.columns)
 
     def with_logged_columns(self, schema: TableSchema) -> Self:
         """Return this table with the columns added since, according to its schema in the log."""

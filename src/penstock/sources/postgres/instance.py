@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,6 @@ from penstock.fields import with_fields
 from penstock.model import Image, TableName
 from penstock.positions import Lsn
 from penstock.sources.interface import Instance, InstanceConfig, InstanceFactory
-from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import ANSWER_SECONDS, connect, connect_replication, connection_error
 from penstock.sources.postgres.options import Heartbeat, Rules, Watermarks
@@ -44,8 +43,9 @@ from penstock.sources.postgres.pgoutput.relations import (
     RejectedShape,
     Shape,
     UnknownColumnsError,
-    lost_columns,
-    widened_shape,
+    altered_shape,
+    column_changes,
+    is_altered,
 )
 from penstock.sources.postgres.replication.catalog_facts import Facts
 from penstock.sources.postgres.replication.continuity import require_same_server, verify_continuity
@@ -241,28 +241,19 @@ class PostgresInstance(Instance):
         )
 
     def _describe_columns(self, decoder: Decoder, writer: ChangeLogWriter, unknown: UnknownColumnsError) -> None:
-        """Look up the columns that were added to a table, or prove that columns were dropped.
+        """Look up the columns that were added to a table, or prove that columns were dropped or renamed.
 
         While the transaction that adds them is in progress, other sessions cannot see them. The stream is then reopened
         without such transactions: Postgres sends them at their commit, when the catalog has the columns.
         """
         if unknown.xid is not None:
             wait_until_visible(self._side_connection(), unknown.xid)
-        widened = widened_shape(unknown.shape, unknown.relation)
-        if widened is not None:
-            self._widen(decoder, writer, unknown, widened)
+        if is_altered(unknown.shape, unknown.relation):
+            self._alter(decoder, writer, unknown)
             return
-        lost = lost_columns(unknown.shape, unknown.relation)
-        found = (
-            self._without_columns(decoder, writer, unknown.shape.table, lost)
-            if lost
-            else describe_added_columns(self._side_connection(), unknown.shape.table, unknown.relation)
-        )
-        if isinstance(found, str) and unknown.xid is None and self._in_progress:
-            self._in_progress = False
-            message = f"columns of {unknown.shape.name} are added or dropped in a transaction that has not committed"
-            raise TransientError(message, "Capture reconnects and receives that transaction at its commit.")
+        found = describe_added_columns(self._side_connection(), unknown.shape.table, unknown.relation)
         if isinstance(found, str):
+            self._require_committed(unknown)
             decoder.shapes.learn(unknown.relation, RejectedShape(unknown.shape.name, found))
             return
         version = writer.define(found.table_schema())
@@ -272,23 +263,25 @@ class PostgresInstance(Instance):
             message = f"a column that only Postgres can print is added to {unknown.shape.name}"
             raise TransientError(message, "Capture reconnects and requests values as text.")
 
-    def _widen(self, decoder: Decoder, writer: ChangeLogWriter, unknown: UnknownColumnsError, widened: Shape) -> None:
-        """Continue with wider types, if the catalogs prove that no row was rewritten, as far as the last check."""
-        decoder.end_tables(self._check_published(self._side_connection(), writer, decoder))
-        self._facts_changed = True
-        why = "its columns changed upstream (changed in type), and the table may have been rewritten"
-        is_proven = self._watch.has_stayed(unknown.shape.table)
-        decoder.shapes.learn(unknown.relation, widened if is_proven else RejectedShape(widened.name, why))
+    def _require_committed(self, unknown: UnknownColumnsError) -> None:
+        """Reopen the stream if the transaction has not committed: the catalog does not show yet what it changed."""
+        if unknown.xid is None and self._in_progress:
+            self._in_progress = False
+            message = f"columns of {unknown.shape.name} are altered in a transaction that has not committed"
+            raise TransientError(message, "Capture reconnects and receives that transaction at its commit.")
 
-    def _without_columns(
-        self, decoder: Decoder, writer: ChangeLogWriter, table: CapturedTable, lost: Sequence[str]
-    ) -> CapturedTable | str:
-        """Return the table without columns that the catalogs prove to be dropped; or why that is not proven."""
+    def _alter(self, decoder: Decoder, writer: ChangeLogWriter, unknown: UnknownColumnsError) -> None:
+        """Continue without dropped columns, with other names and wider types, if the catalogs prove these changes."""
+        self._require_committed(unknown)
         decoder.end_tables(self._check_published(self._side_connection(), writer, decoder))
         self._facts_changed = True
-        if not self._watch.has_lost(table, lost):
-            return f"its columns changed upstream (dropped or renamed: {', '.join(lost)})"
-        return with_fields(table, absent=(*table.absent, *lost))
+        existing = self._watch.existing_columns(unknown.shape.table)
+        altered = None if existing is None else altered_shape(unknown.shape, unknown.relation, existing)
+        if altered is None:
+            why = f"{column_changes(unknown.shape, unknown.relation)}, or the table was rewritten"
+            decoder.shapes.learn(unknown.relation, RejectedShape(unknown.shape.name, why))
+        else:
+            decoder.shapes.learn(unknown.relation, altered)
 
     def _side_connection(self) -> psycopg.Connection[Any]:
         """Return a connection for queries beside the stream, to the same server."""

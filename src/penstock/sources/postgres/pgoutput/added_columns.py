@@ -35,7 +35,7 @@ __all__ = ["current_filenodes", "describe_added_columns"]
 _COLUMN = f"""
 SELECT a.atttypid, a.atttypmod, a.atthasmissing, array_to_string(a.attmissingval, ''),
        a.attidentity <> '' OR a.attgenerated <> '', col_description(a.attrelid, a.attnum),
-       pg_relation_filenode(a.attrelid), {DECLARATION},
+       pg_relation_filenode(a.attrelid), {DECLARATION}, a.attnum,
        EXISTS (SELECT 1 FROM pg_attribute d WHERE d.attrelid = a.attrelid AND d.attisdropped
                 AND d.attnum > %(width)s AND d.attnum < a.attnum)
   FROM pg_attribute a
@@ -52,7 +52,8 @@ _FILES = "SELECT oid::bigint, pg_relation_filenode(oid)::bigint, relnatts FROM p
 class _Found:
     """A column, from ``pg_attribute``; `filled` is true for identity and generated columns.
 
-    `after_dropped` says whether another column was added since the last known one, and dropped before this was added.
+    `number` is that of the column. `after_dropped` says whether another column was added since the last known one, and
+    dropped before this was added.
     """
 
     oid: int
@@ -63,6 +64,7 @@ class _Found:
     comment: str | None
     filenode: int | None
     declaration: Mapping[str, Any]
+    number: int
     after_dropped: bool
 
 
@@ -100,6 +102,8 @@ def _describe(
     found = _Found(*row) if row else None
     if found is None or (found.oid, found.typmod) != (declared.oid, declared.typmod):
         return "it was altered or dropped since, so its value in older rows is unknown"
+    if found.number <= table.width:
+        return "it was not captured under an earlier name, or was computed: its value in older rows is unknown"
     if found.after_dropped:
         return "another column was added and dropped before it, and may be the one that these changes have"
     if found.filled:
@@ -114,6 +118,7 @@ def _describe(
         comment=found.comment,
         added=True,
         missing=found.missing if found.has_missing else None,
+        number=found.number,
         # Optional: readers of earlier messages do not have it, and a required field would be incompatible with them.
         declaration=replace(Declaration.parse(found.declaration), not_null=False),
     )

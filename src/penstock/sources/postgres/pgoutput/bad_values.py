@@ -60,7 +60,9 @@ def _rescue_hint(captured: CapturedTable, columns: Sequence[str]) -> str:
 
 def bad_values_condition(columns: Sequence[CapturedColumn]) -> str:
     """Return a condition for rows with values that these columns cannot store; '' if there is none."""
-    return " OR ".join(condition for column in columns for condition in _conditions(column.type, quoted(column.name)))
+    return " OR ".join(
+        condition for column in columns for condition in _conditions(column.type, quoted(column.upstream))
+    )
 
 
 def _conditions(kind: PostgresType, value: str, depth: int = 1) -> Iterator[str]:

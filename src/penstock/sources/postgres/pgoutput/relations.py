@@ -11,15 +11,16 @@
                                       catalog and calls `learn`
 
 A table may gain columns at its end, and lose columns. A dropped column stays, and is null in images from then on, so
-that these fit beside the earlier ones. Any other change (columns renamed or of another type, another key, another table
-of that name) ends its capture, except that a varchar may become longer, or text: nothing changes downstream.
+that these fit beside the earlier ones. A column may be renamed: it keeps its name downstream. A varchar may become
+longer, or text: nothing changes downstream. Any other change (columns of another type, another key, another table of
+that name) ends its capture.
 
-**Why a column was dropped, and not renamed.** Let the description have the known columns R, in their order, and no
-other. The caller proves by the catalog that, both before this change and now, each name in R belongs to the column of
-the same number, and that the numbers of all others are gone. A number is never used again, so each column of R existed
-all the time. The description lists all columns that exist, so these are exactly the columns of R; and as they are
-listed in the order of their numbers, each of them had its name. If the description has further columns, too, this does
-not follow: one of them might be an earlier column under another name. Then the table stops.
+**Which column is which.** Postgres lists all columns that exist, in the order of their numbers, and a number is never
+used again. Of the known columns, let K be those that the catalog still has, under any name: they existed all the time,
+so the description contains them. If it has as many columns as K, it consists of exactly these: the first is the one
+with the lowest number, and so on, whatever their names; and all others were dropped. If it has more, further columns
+are at its end, as long as the known ones are as they were. Otherwise columns were added while others were renamed or
+dropped, and one may be in the place of another. Then the table stops.
 
 **RelationSlots** map the relations of the stream to captured tables, at the position that is being scanned. Bytes that
 are not consumed are scanned again. So a description is valid from its position on, and becomes permanent when its bytes
@@ -52,9 +53,10 @@ __all__ = [
     "Shape",
     "Shapes",
     "UnknownColumnsError",
-    "lost_columns",
+    "altered_shape",
+    "column_changes",
+    "is_altered",
     "parse_relation",
-    "widened_shape",
 ]
 
 
@@ -138,10 +140,10 @@ class Shape:
     @property
     def column_indexes(self) -> list[int]:
         """The index of each captured column in a tuple; -1 for one that was dropped upstream."""
-        names = [column.name for column in self.table.columns]
+        columns = self.table.columns
         if not self.sent:
-            return list(range(len(names)))
-        return [-1 if name in self.table.absent else self.sent.index(name) for name in names]
+            return list(range(len(columns)))
+        return [-1 if c.name in self.table.absent else self.sent.index(c.upstream) for c in columns]
 
     @property
     def width(self) -> int:
@@ -164,7 +166,7 @@ class RejectedShape:
 
 
 class UnknownColumnsError(Exception):
-    """Columns of a captured table were added, dropped or widened: the caller has to call `Shapes.learn`.
+    """Columns of a captured table were added, dropped, renamed or widened: the caller has to call `Shapes.learn`.
 
     `relation` has the columns of the table, without those that are not captured.
     """
@@ -191,8 +193,8 @@ class Shapes:
         if own is None:
             return None
         shape = self._with_columns(own, relation)
-        why = _identity_problem(own, relation)
-        return RejectedShape(own.name, why) if why and isinstance(shape, Shape) else shape
+        why = _identity_problem(shape, relation) if isinstance(shape, Shape) else None
+        return RejectedShape(own.name, why) if why else shape
 
     def learn(self, relation: Relation, shape: Shape | RejectedShape) -> None:
         """Record the shape of these columns."""
@@ -217,15 +219,15 @@ class Shapes:
             return RejectedShape(own.name, "it was dropped and created again upstream", TableError)
         if relation.table != own.name:
             return RejectedShape(own.name, f"it was renamed to {relation.table} upstream", TableError)
-        known = tuple((c.name, c.type.oid, c.type.typmod) for c in own.table.present)
+        known = tuple((c.upstream, c.type.oid, c.type.typmod) for c in own.table.present)
         wanted = tuple(column for column in relation.columns if column.name not in own.table.ignored)
         declared = _declared(wanted)
-        again = [name for name, _, _ in declared if name in own.table.absent]
-        if again:
-            return RejectedShape(own.name, f"columns were dropped upstream and added again: {', '.join(again)}")
-        is_followed = _lost_columns(own.table, declared) or _is_widened(own.table, declared)
-        if declared[: len(known)] != known and not is_followed:
+        if declared[: len(known)] != known and not _may_be_same(own.table.present, declared):
             return RejectedShape(own.name, _column_changes(own.table.present, wanted))
+        again = [name for name, _, _ in declared[len(known) :] if name in own.table.names]
+        if again:
+            what = "dropped upstream and" if set(again) <= set(own.table.absent) else "renamed upstream and their names"
+            return RejectedShape(own.name, f"columns were {what} added again: {', '.join(again)}")
         shape = own if declared == known else self._learned.get((own.name, declared))
         if shape is None:
             raise UnknownColumnsError(own, replace(relation, columns=wanted))
@@ -242,45 +244,49 @@ def _declared(columns: Sequence[RelationColumn]) -> _Declared:
     return tuple((c.name, c.oid, c.typmod) for c in columns)
 
 
-def _lost_columns(table: CapturedTable, declared: _Declared) -> tuple[str, ...]:
-    """Return the columns that a description lacks, if it differs in nothing else, and the table can lose them."""
-    names = {name for name, _, _ in declared}
-    lost = tuple(column.name for column in table.present if column.name not in names)
-    kept = tuple((c.name, c.type.oid, c.type.typmod) for c in table.present if c.name in names)
-    return lost if kept == declared and all(map(table.can_lose, lost)) else ()
+def _may_be_same(known: Sequence[CapturedColumn], declared: _Declared) -> bool:
+    """Return whether a description can consist of some of the known columns: in their order, with types that fit."""
+    left = iter(known)
+    return all(any(_fits(column, oid, typmod) for column in left) for _, oid, typmod in declared)
 
 
-def _is_widened(table: CapturedTable, declared: _Declared) -> bool:
-    """Return whether a description differs from the known columns only in wider types."""
-    return [name for name, _, _ in declared] == [column.name for column in table.present] and all(
-        (oid, typmod) == _type(column) or column.is_widened(oid, typmod)
-        for column, (_, oid, typmod) in zip(table.present, declared, strict=True)
-    )
+def _fits(column: CapturedColumn, oid: int, typmod: int) -> bool:
+    return (oid, typmod) == _type(column) or column.is_widened(oid, typmod)
 
 
-def widened_shape(shape: Shape, relation: Relation) -> Shape | None:
-    """Return the shape with the wider types of an `UnknownColumnsError`; None if its columns differ otherwise.
+def is_altered(shape: Shape, relation: Relation) -> bool:
+    """Return whether an `UnknownColumnsError` is about more than added columns."""
+    known = tuple((c.upstream, c.type.oid, c.type.typmod) for c in shape.table.present)
+    return _declared(relation.columns)[: len(known)] != known
 
-    The columns downstream are the same.
+
+def altered_shape(shape: Shape, relation: Relation, existing: Collection[str]) -> Shape | None:
+    """Return the shape after columns were dropped, renamed or widened; None if the table cannot continue so.
+
+    `existing` are the known columns that still exist, under any name. The columns downstream stay the same.
     """
-    if not _is_widened(shape.table, _declared(relation.columns)):
+    kept = [column for column in shape.table.present if column.name in existing]
+    gone = tuple(column.name for column in shape.table.present if column.name not in existing)
+    if len(kept) != len(relation.columns) or not all(map(shape.table.can_lose, gone)):
         return None
-    types = {column.name: PostgresType(column.oid, column.typmod) for column in relation.columns}
-    columns = tuple(
-        replace(column, type=types[column.name]) if _type(column) != _declared_type(types, column) else column
-        for column in shape.table.columns
-    )
-    return replace(shape, table=with_fields(shape.table, columns=columns))
+    pairs = list(zip(kept, relation.columns, strict=True))
+    if not all(_can_become(shape.table, column, declared) for column, declared in pairs):
+        return None
+    altered = {column.name: _altered(column, declared) for column, declared in pairs}
+    columns = tuple(altered.get(column.name, column) for column in shape.table.columns)
+    return replace(shape, table=with_fields(shape.table, columns=columns, absent=(*shape.table.absent, *gone)))
 
 
-def _declared_type(types: Mapping[str, PostgresType], column: CapturedColumn) -> tuple[int, int]:
-    declared = types.get(column.name, column.type)
-    return declared.oid, declared.typmod
+def _can_become(table: CapturedTable, column: CapturedColumn, declared: RelationColumn) -> bool:
+    can_rename = table.can_rename and column.number > 0
+    return _fits(column, declared.oid, declared.typmod) and (can_rename or declared.name == column.upstream)
 
 
-def lost_columns(shape: Shape, relation: Relation) -> tuple[str, ...]:
-    """Return the columns that the description of an `UnknownColumnsError` lacks."""
-    return _lost_columns(shape.table, _declared(relation.columns))
+def _altered(column: CapturedColumn, declared: RelationColumn) -> CapturedColumn:
+    renamed = None if declared.name == column.name else declared.name
+    if (declared.oid, declared.typmod) == _type(column):
+        return replace(column, renamed=renamed)
+    return replace(column, renamed=renamed, type=PostgresType(declared.oid, declared.typmod))
 
 
 def _identity_problem(shape: Shape, relation: Relation) -> str | None:
@@ -291,15 +297,20 @@ def _identity_problem(shape: Shape, relation: Relation) -> str | None:
         return None
     if now == "n":
         return "its replica identity is now NOTHING"
-    if not shape.schema.key or key != set(shape.schema.key):
+    if not shape.schema.key or key != set(shape.table.upstream_key):
         what = "primary key" if now == "d" else "replica identity"
         return f"its {what} changed upstream"
     return None
 
 
+def column_changes(shape: Shape, relation: Relation) -> str:
+    """Describe how the columns of an `UnknownColumnsError` differ."""
+    return _column_changes(shape.table.present, relation.columns)
+
+
 def _column_changes(declared: Sequence[CapturedColumn], columns: Sequence[RelationColumn]) -> str:
     """Describe how a table's columns changed."""
-    before, now = {c.name: c for c in declared}, {c.name: c for c in columns}
+    before, now = {c.upstream: c for c in declared}, {c.name: c for c in columns}
     added, dropped = [n for n in now if n not in before], [n for n in before if n not in now]
     changed = [n for n in now if n in before and (now[n].oid, now[n].typmod) != _type(before[n])]
     parts = [("added", added), ("dropped or renamed", dropped), ("changed in type", changed)]

@@ -36,7 +36,7 @@ SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
 """
 _COLUMNS = f"""
 SELECT a.attrelid, a.attname, a.atttypid, a.atttypmod, {DECLARATION}, a.attgenerated,
-       col_description(a.attrelid, a.attnum)
+       col_description(a.attrelid, a.attnum), a.attnum
   FROM pg_attribute a
  WHERE a.attrelid = ANY(%s) AND a.attnum > 0 AND NOT a.attisdropped
  ORDER BY a.attrelid, a.attnum
@@ -52,6 +52,7 @@ class UpstreamColumn:
     declaration: Declaration
     generated: str = ""
     comment: str | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True)

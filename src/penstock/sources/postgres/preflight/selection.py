@@ -83,7 +83,11 @@ class ChosenTable:
         """Return the description of the table for capture."""
         table = self.upstream
         columns = tuple(
-            CapturedColumn(c.name, c.type, c.name in table.key, self._is_text(c), c.comment, declaration=c.declaration)
+            CapturedColumn(
+                *(c.name, c.type, c.name in table.key, self._is_text(c), c.comment),
+                declaration=c.declaration,
+                number=c.number,
+            )
             for c in self.captured_columns
         )
         return CapturedTable(

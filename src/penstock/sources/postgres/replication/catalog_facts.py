@@ -113,6 +113,10 @@ class TableFacts(BaseModel):
     horizon: int
     """The oldest transaction that was running when the facts were read."""
 
+    def names(self) -> dict[int, str]:
+        """Return the names of its columns, by their numbers."""
+        return {column.number: name for name, column in self.columns.items()}
+
 
 class Facts(BaseModel):
     """The catalog facts of a source, at one moment."""

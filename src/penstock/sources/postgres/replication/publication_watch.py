@@ -17,15 +17,15 @@ change all of them. The difference::
                                            has reached the end of the WAL as of the check
     none of these                        → unchanged rows cannot be proven: the table stops
 
-**A missing column** was dropped, or renamed. Postgres never uses the number of a column of a table again. So a column
-whose number no column has any more was dropped, and one whose number a column of another name has was renamed. Dropped
-columns are recorded in the facts; a later column of the same name has another number.
+**Columns** are compared by their numbers, which Postgres never uses again. A column whose number no column has any more
+was dropped, and is recorded in the facts; a later column of the same name has another number. One whose number a column
+of another name has was renamed: it is the same column.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -34,7 +34,7 @@ from penstock.errors import DefiniteError, SchemaChangeError, TableError
 from penstock.fields import with_fields
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres.captured_table import CapturedTable
+from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.options import Ownership, Rules
 from penstock.sources.postgres.replication.catalog_facts import Facts, TableFacts, read_facts
@@ -73,7 +73,7 @@ class PublicationWatch:
         self._suspected: dict[TableName, Lsn] = {}
         """Tables whose filenode changed for an unknown reason, and the end of the WAL when that was noticed."""
         self._next = 0.0
-        self._columns = {table.name: [column.name for column in table.columns] for table in config.tables}
+        self._columns = {table.name: table.columns for table in config.tables}
         self.facts = config.facts
         self._stayed: dict[int, set[str]] = {}
         """The columns of each table, by OID, that are the same ones as in the check before."""
@@ -87,8 +87,8 @@ class PublicationWatch:
         self._next = 0.0
 
     def update_columns(self, tables: Iterable[CapturedTable]) -> None:
-        """Update the columns of tables: some may have been added."""
-        self._columns.update({table.name: [column.name for column in table.columns] for table in tables})
+        """Update the columns of tables: some may have been added or renamed."""
+        self._columns.update({table.name: table.columns for table in tables})
 
     def record_truncate(self, tables: Iterable[TableName]) -> None:
         """Record a TRUNCATE in the stream: it explains a changed filenode."""
@@ -104,7 +104,11 @@ class PublicationWatch:
         publication = read_publication(connection, self._config.publication)
         before = self.facts or now
         now = self._with_dropped(before, now)
-        self._stayed = {oid: _stayed(before.tables[oid], now.tables[oid]) for oid in now.tables if oid in before.tables}
+        self._stayed = {
+            table.oid: _stayed(self._numbers(table, before), now.tables[table.oid])
+            for table in self._config.tables
+            if table.oid in now.tables
+        }
         if publication is None or now.publication is None:
             how = "no longer exists"
             raise self._lost_publication(how)
@@ -158,13 +162,20 @@ class PublicationWatch:
         durable: Lsn,
     ) -> str | None:
         """Return why values may have changed without WAL, if they may; see the module's docstring."""
-        missing = [name for name in self._columns[table.name] if name not in now.columns]
-        lost = [name for name in missing if name not in now.dropped or not table.can_lose(name)]
-        if lost:
-            return f"its columns changed upstream (dropped or renamed: {', '.join(lost)})"
-        again, altered = _changed_columns(self._columns[table.name], before, now)
+        columns, names = self._columns[table.name], now.names()
+        numbers = _numbers(columns, before)
+        gone = [column for column in columns if not _exists(column, numbers, now)]
+        others = {name for number, name in names.items() if number not in numbers.values()}
+        again = [column.name for column in gone if column.upstream in others]
         if again:
             return f"columns were dropped upstream and added again: {', '.join(again)}"
+        lost = [column.name for column in gone if column.name not in now.dropped or not table.can_lose(column.name)]
+        if lost:
+            return f"its columns changed upstream (dropped or renamed: {', '.join(lost)})"
+        renamed = [name for name, number in numbers.items() if names.get(number, name) != name]
+        if renamed and not table.can_rename:
+            return f"its columns changed upstream (renamed: {', '.join(renamed)})"
+        altered = _altered(numbers, before, now)
         changed = [oid for oid, file in now.files.items() if file and before.files.get(oid, file) != file]
         if changed and altered:
             return f"the table was rewritten upstream, and columns were altered: {', '.join(altered)}"
@@ -185,31 +196,25 @@ class PublicationWatch:
 
     def _with_dropped(self, before: Facts, now: Facts) -> Facts:
         """Return the current facts with the captured columns that were dropped since, or before."""
-        names = {table.oid: self._columns[table.name] for table in self._config.tables}
+        known = {table.oid: table for table in self._config.tables}
         tables = {
-            oid: with_fields(facts, dropped=_dropped(names.get(oid, ()), before.tables[oid], facts))
+            oid: with_fields(facts, dropped=_dropped(self._numbers(known[oid], before), before.tables[oid], facts))
             for oid, facts in now.tables.items()
-            if oid in before.tables
+            if oid in before.tables and oid in known
         }
         return with_fields(now, tables={**now.tables, **tables})
 
-    def has_stayed(self, table: CapturedTable) -> bool:
-        """Return whether the last check proved that the columns are the same ones, and that no values changed."""
-        stayed = self._stayed.get(table.oid, set())
-        is_proven = table.name in self._proven and table.name not in self._suspected
-        return is_proven and {column.name for column in table.present} <= stayed
+    def _numbers(self, table: CapturedTable, before: Facts) -> dict[str, int]:
+        facts = before.tables.get(table.oid)
+        return {} if facts is None else _numbers(self._columns[table.name], facts)
 
-    def has_lost(self, table: CapturedTable, lost: Collection[str]) -> bool:
-        """Return whether the last check proved that these columns were dropped, and that all others stayed the same.
+    def existing_columns(self, table: CapturedTable) -> set[str] | None:
+        """Return the columns that exist, under any name; None if the last check did not prove that no value changed.
 
-        A column that the check before did not know is not proven: it may have been dropped and added again meanwhile.
+        A column whose number is unknown is not among them.
         """
-        facts = None if self.facts is None else self.facts.tables.get(table.oid)
-        if facts is None or table.name not in self._proven:
-            return False
-        stayed = self._stayed.get(table.oid, set())
-        others = {column.name for column in table.present} - set(lost)
-        return others <= stayed and all(name in facts.dropped and name not in facts.columns for name in lost)
+        is_proven = table.name in self._proven and table.name not in self._suspected
+        return self._stayed.get(table.oid) if is_proven else None
 
     def _needed(self) -> frozenset[str]:
         users = self._config.publication_ownership is Ownership.USER and self._config.rules is Rules.OPEN
@@ -281,27 +286,46 @@ def _changed_partitions(before: TableFacts, now: TableFacts) -> str | None:
     return None
 
 
-def _stayed(before: TableFacts, now: TableFacts) -> set[str]:
-    known = {name: column.number for name, column in before.columns.items()}
-    return {name for name, column in now.columns.items() if known.get(name) == column.number}
+def _numbers(columns: Iterable[CapturedColumn], before: TableFacts) -> dict[str, int]:
+    """Return the numbers of columns, by their names downstream.
+
+    Columns that an earlier version of Penstock described have the number that their name had in the check before.
+    """
+    known = {name: column.number for name, column in before.columns.items()} | before.dropped
+    numbers = ((column.name, column.number or known.get(column.name, 0)) for column in columns)
+    return {name: number for name, number in numbers if number}
 
 
-def _dropped(columns: Iterable[str], before: TableFacts, now: TableFacts) -> dict[str, int]:
+def _exists(column: CapturedColumn, numbers: Mapping[str, int], now: TableFacts) -> bool:
+    """Return whether a column exists, under any name; by its name, if its number is unknown."""
+    number = numbers.get(column.name)
+    return column.name in now.columns if number is None else number in now.names()
+
+
+def _stayed(numbers: Mapping[str, int], now: TableFacts) -> set[str]:
+    """Return which of these columns exist, under any name."""
+    names = now.names()
+    return {name for name, number in numbers.items() if number in names}
+
+
+def _dropped(numbers: Mapping[str, int], before: TableFacts, now: TableFacts) -> dict[str, int]:
     """Return which of these columns do not exist any more, under any name."""
-    numbers = {column.number for column in now.columns.values()}
-    known = {name: before.columns[name].number for name in columns if name in before.columns}
-    return {**before.dropped, **{name: number for name, number in known.items() if number not in numbers}}
+    names = now.names()
+    return {**before.dropped, **{name: number for name, number in numbers.items() if number not in names}}
 
 
-def _changed_columns(columns: Sequence[str], before: TableFacts, now: TableFacts) -> tuple[list[str], list[str]]:
-    """Return which of these columns were dropped and added again, and which were altered."""
-    both = [name for name in columns if name in before.columns and name in now.columns]
-    found = [(name, before.columns[name], now.columns[name]) for name in both]
-    again = [name for name, old, new in found if old.number != new.number]
-    again += [name for name in columns if name in before.dropped and name in now.columns and name not in again]
+def _altered(numbers: Mapping[str, int], before: TableFacts, now: TableFacts) -> list[str]:
+    """Return which of these columns were altered."""
+    old, new = ({column.number: column for column in facts.columns.values()} for facts in (before, now))
     # A rewrite that moves a missing value from the catalog into the rows also updates the catalog row of the column.
-    altered = [name for name, old, new in found if old.version != new.version and old.filled == new.filled]
-    return again, altered
+    return [
+        name
+        for name, number in numbers.items()
+        if number in old
+        and number in new
+        and old[number].version != new[number].version
+        and old[number].filled == new[number].filled
+    ]
 
 
 def _has_older_row(connection: psycopg.Connection[Any], oid: int, horizon: int) -> bool:

@@ -210,7 +210,7 @@ def select_list(table: CapturedTable) -> sql.Composed:
 
 def select_expression(column: CapturedColumn) -> sql.Composable:
     """Return the expression of a column. The output function prints text, as in the stream; a cast may differ."""
-    name = sql.Identifier(column.name)
+    name = sql.Identifier(column.upstream)
     text = sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN format('%s', {0}) END")
     return text.format(name) if column.sent_as_text else name
 

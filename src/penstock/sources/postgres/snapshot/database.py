@@ -4,12 +4,15 @@ Postgres hides changes from older snapshots, with two exceptions: a table that w
 ALTER TABLE, looks *empty* to them. Both create new files. So a copy under an exported snapshot is complete only if the
 files of the table are still those that the snapshot shows. (VACUUM FULL and CLUSTER create new files too, and keep what
 older snapshots need.)
+
+A query names columns, and Postgres looks up the names when it executes the query, not as of its snapshot. So a column
+that was renamed since may be missing, or be another one. The copy counts only if no column was altered since.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +20,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from penstock.errors import TableError
+from penstock.errors import TableError, TransientError
 from penstock.fields import with_fields
 from penstock.model import TableName
 from penstock.positions import Lsn
@@ -64,8 +67,8 @@ class PostgresDatabase(Database):
             with connect(conninfo) as connection:
                 import_snapshot(connection, exported.name)
                 files = _table_files(connection, [table.oid for table in tables.values()])
-            dropped = {table.name: self._dropped(table) for table in self._config.tables}
-            yield PostgresSnapshot(exported.lsn, conninfo, exported, tables, files, dropped, self.options)
+                versions = _column_versions(connection, [table.oid for table in tables.values()])
+            yield PostgresSnapshot(exported.lsn, conninfo, exported, tables, files, versions, self.options)
 
     def windows(self, table: ProducedTable, window: str, number: int = 0) -> WindowReader:
         """Return a reader with a connection of its own."""
@@ -102,13 +105,12 @@ class PostgresSnapshot(Snapshot):
     exported: ExportedSnapshot
     tables: Mapping[TableName, CapturedTable]
     files: Mapping[int, _TableFiles]
-    dropped: Mapping[TableName, Collection[str]]
-    """The columns of each table that capture has proven to be dropped."""
+    versions: Mapping[int, _ColumnVersions]
     options: CopyOptions
 
     def find(self, table: ProducedTable) -> CapturedTable | str:
-        """Return a table with the columns that were added and dropped since its capture began."""
-        return _captured(table).with_found_columns(self.tables.get(table.name), self.dropped.get(table.name, ()))
+        """Return a table with the columns that were added, dropped and renamed since its capture began."""
+        return _captured(table).with_found_columns(self.tables.get(table.name))
 
     def is_changed(self, table: ProducedTable) -> bool:
         """Return whether the same table, by its OID, has another definition."""
@@ -128,11 +130,18 @@ class PostgresSnapshot(Snapshot):
         return PostgresCopy.of(self.conninfo, self.exported, captured, pages, size, min(limit, tasks), rate)
 
     def has_all_rows(self, table: TableName) -> bool:
-        """Return whether a table was neither truncated nor rewritten since: then it would look empty here."""
+        """Return whether a table was neither truncated nor rewritten since: then it would look empty here.
+
+        Raises `TransientError` if columns were altered since: the copy may have read other columns.
+        """
         found = self.tables.get(table)
         if found is None:
             return True  # the snapshot does not contain it
         with translate_errors(self.conninfo), connect(self.conninfo) as connection:
+            now = _column_versions(connection, [found.oid])[found.oid]
+            if any(now.get(number, version) != version for number, version in self.versions[found.oid].items()):
+                message = f"columns of {table} were altered upstream while it was read"
+                raise TransientError(message, "A snapshot reads it again by itself; run any other command again.")
             return self.files[found.oid] <= _table_files(connection, [found.oid])[found.oid]
 
 
@@ -212,3 +221,22 @@ def _table_files(connection: psycopg.Connection[Any], oids: Iterable[int]) -> di
     for root, oid, file in connection.execute(_FILES, (list(found),)):
         found[root].add((oid, file))
     return {oid: frozenset(files) for oid, files in found.items()}
+
+
+# -- columns of tables -------------------------------------------------------------------------------------------------
+
+_ColumnVersions = dict[int, int]
+"""The version (``xmin``) of the catalog row of each column, by its number: a rename changes it, even if reverted."""
+
+_VERSIONS = """
+SELECT attrelid::bigint, attnum, xmin::text::bigint FROM pg_attribute
+ WHERE attrelid = ANY(%s) AND attnum > 0 AND NOT attisdropped
+"""
+
+
+def _column_versions(connection: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, _ColumnVersions]:
+    """Return the versions of the columns of tables, as this connection's transaction sees them."""
+    found: dict[int, _ColumnVersions] = {oid: {} for oid in oids}
+    for oid, number, version in connection.execute(_VERSIONS, (list(found),)):
+        found[oid][number] = version
+    return found

@@ -112,11 +112,13 @@ class WindowReader(Windows):
 
     def find_keys(self, where: str) -> list[Key]:
         """Return the keys of the upstream rows that satisfy a condition."""
-        printed = sql.SQL(", ").join(sql.SQL("format('%s', {})").format(sql.Identifier(n)) for n in self._table.key)
         condition = sql.SQL(where.replace("{", "{{").replace("}", "}}")).format()
-        query = sql.SQL("SELECT {} FROM {} WHERE ({})").format(printed, from_table(self._table), condition)
         try:
             with self._snapshot():
+                self._require_same_names()
+                query = sql.SQL("SELECT {} FROM {} WHERE ({})").format(
+                    self._key.printed(), from_table(self._table), condition
+                )
                 return [tuple(row) for row in self._connection.execute(query.as_bytes(self._connection)).fetchall()]
         except (psycopg.ProgrammingError, psycopg.DataError, psycopg.errors.ReadOnlySqlTransaction) as error:
             message = f"Postgres rejects this condition: {error_text(error)}"
@@ -151,7 +153,8 @@ class WindowReader(Windows):
         """Run all queries in one read-only snapshot, without timeouts.
 
         The table is locked before the snapshot is taken, as any query locks it. Otherwise a query could wait for an
-        ALTER TABLE that rewrites the table, and the table would look empty to the older snapshot.
+        ALTER TABLE that rewrites the table, and the table would look empty to the older snapshot. While it is locked,
+        no column is renamed.
         """
         connection = self._connection
         for setting in _UNLIMITED:
@@ -159,6 +162,7 @@ class WindowReader(Windows):
         connection.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
             connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(from_table(self._table)))
+            self._update_names()
             yield
         except BaseException:
             if not connection.broken:
@@ -166,9 +170,23 @@ class WindowReader(Windows):
             raise
         connection.execute("COMMIT")
 
+    def _require_same_names(self) -> None:
+        """Raise if a condition could mean other columns upstream than downstream."""
+        renamed = [f"{column.name} is {column.renamed} now" for column in self._table.columns if column.renamed]
+        if renamed:
+            message = f"columns of {self._table.name} were renamed upstream: {', '.join(renamed)}"
+            raise UsageError(message, "Name the rows by their keys, instead of a condition; or resnapshot the table.")
+
+    def _update_names(self) -> None:
+        """Look up the present names of the columns."""
+        names = dict(self._connection.execute(_NAMES, (self._table.oid,)).fetchall())
+        table = self._table.with_names(names)
+        if table != self._table:
+            self._table, self._key = table, key_columns(self._connection, table)
+
     def _bound(self, after: Key | None, rows: int) -> Key | None:
         """Return the key of the last of `rows` rows; None if there are fewer."""
-        printed = sql.SQL(", ").join(sql.SQL("format('%s', {})").format(sql.Identifier(n)) for n in self._table.key)
+        printed = self._key.printed()
         order = self._key.listed()
         inner = sql.SQL("SELECT {} FROM {} WHERE {} ORDER BY {} OFFSET {} LIMIT 1").format(
             order, from_table(self._table), self._where(self._key.between(after, None)), order, sql.Literal(rows - 1)
@@ -192,6 +210,7 @@ def _steps(keys: Sequence[Key]) -> range:
     return range(0, len(keys), _KEYS_AT_ONCE)
 
 
+_NAMES = "SELECT attnum, attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
 _TYPES = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
  WHERE a.attrelid = %s AND a.attname = ANY(%s) AND NOT a.attisdropped
@@ -200,7 +219,7 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
 
 @dataclass(frozen=True)
 class KeyColumns:
-    """The key columns of a table, with their types as Postgres writes them."""
+    """The key columns of a table, by their names upstream, with their types as Postgres writes them."""
 
     names: tuple[str, ...]
     types: tuple[str, ...]
@@ -208,6 +227,10 @@ class KeyColumns:
     def listed(self) -> sql.Composed:
         """Return ``"a", "b"``: also an ORDER BY."""
         return sql.SQL(", ").join(map(sql.Identifier, self.names))
+
+    def printed(self) -> sql.Composed:
+        """Return the expressions of the columns as text."""
+        return sql.SQL(", ").join(sql.SQL("format('%s', {})").format(sql.Identifier(name)) for name in self.names)
 
     def row(self) -> sql.Composed:
         """Return ``("a", "b")``."""
@@ -234,5 +257,6 @@ class KeyColumns:
 
 def key_columns(connection: psycopg.Connection[Any], table: CapturedTable) -> KeyColumns:
     """Look up the types of a table's key columns."""
-    found = dict(connection.execute(_TYPES, (table.oid, list(table.key))).fetchall())
-    return KeyColumns(table.key, tuple(found.get(name, "text") for name in table.key))
+    names = table.upstream_key
+    found = dict(connection.execute(_TYPES, (table.oid, list(names))).fetchall())
+    return KeyColumns(names, tuple(found.get(name, "text") for name in names))
