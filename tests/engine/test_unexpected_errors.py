@@ -91,7 +91,7 @@ def test_upstream_error_is_shown_although_apply_fails(start_faulty_shop: Callabl
     shop = start_faulty_shop(SETUP)
     with faults.failing("merge.before", unexpected_error, "bad"):
         shop.database.execute("INSERT INTO bad VALUES (1, 'a')")
-        shop.database.execute("ALTER TABLE bad RENAME COLUMN body TO b; INSERT INTO bad VALUES (2)")
+        shop.database.execute("ALTER TABLE bad DROP COLUMN body, ADD COLUMN b text; INSERT INTO bad VALUES (2)")
         until(lambda: table_of(shop.home, "bad").state == "failed", "the table to fail")
         assert "its columns changed" in (table_of(shop.home, "bad").error or "")
 

@@ -192,13 +192,13 @@ def test_renamed_column_is_the_same_column(database: Database, capture: Capture,
     if added:
         database.execute("ALTER TABLE t ADD COLUMN n int DEFAULT 5")
         check_capture_continues(database, capture, "t", 1)
-    database.execute("INSERT INTO t VALUES (0, 1, 's')")
+    database.execute("INSERT INTO t VALUES (-3, 1, 's')")
     name = "n" if added else "s"
     database.execute(f"ALTER TABLE t RENAME COLUMN {name} TO other")
     check_capture_continues(database, capture, "u", 2)
-    database.execute("INSERT INTO t (id, other) VALUES (1, 7)")
+    database.execute("INSERT INTO t (id, other) VALUES (-1, 7)")
     until(lambda: str(capture.changes("t")[-1]["after"][name]) == "7", "the row")
-    database.execute(f"ALTER TABLE t RENAME COLUMN other TO {name}; INSERT INTO t (id, {name}) VALUES (2, 8)")
+    database.execute(f"ALTER TABLE t RENAME COLUMN other TO {name}; INSERT INTO t (id, {name}) VALUES (-2, 8)")
     until(lambda: str(capture.changes("t")[-1]["after"][name]) == "8", "the row")
     assert error_of(capture, "t") is None
 

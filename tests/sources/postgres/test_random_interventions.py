@@ -61,6 +61,10 @@ INTERVENTIONS = [
     "BEGIN; ALTER TABLE {t} DROP COLUMN w; UPDATE {t} SET v = 9; ROLLBACK",
     "ALTER TABLE {t} DROP COLUMN s; ALTER TABLE {t} RENAME COLUMN w TO s",
     "ALTER TABLE {t} RENAME COLUMN s TO z; ALTER TABLE {t} RENAME COLUMN w TO s; ALTER TABLE {t} RENAME COLUMN z TO w",
+    "ALTER TABLE {t} RENAME COLUMN s TO z{n}",
+    "ALTER TABLE {t} RENAME COLUMN v TO z{n}; ALTER TABLE {t} ADD COLUMN v int",
+    "BEGIN; UPDATE {t} SET v = 7; ALTER TABLE {t} RENAME COLUMN id TO k; INSERT INTO {t} (k) VALUES (70000 + {n});"
+    "ALTER TABLE {t} RENAME COLUMN k TO id; COMMIT",
     "ALTER TABLE {t} DROP COLUMN w; ALTER TABLE {t} ADD COLUMN z text",
     "ALTER TABLE {t} ADD COLUMN w varchar(9)",
     "ALTER TABLE {t} ALTER COLUMN w TYPE varchar(12)",
@@ -163,11 +167,12 @@ class History:
             error = errors[table]
             if error is None:
                 here = merged({}, self.capture.changes(table))
-                query = f"SELECT attname FROM pg_attribute WHERE attrelid = '{table}'::regclass AND attnum > 0"
-                names = {name for (name,) in self.database.execute(f"{query} AND NOT attisdropped")}
-                compared = ["id", *(name for name in "vsw" if name in names)]  # a dropped column keeps old values
-                rows = sorted(tuple(row[name] for name in compared) for row in here.values())
-                there = self.database.execute(f"SELECT {', '.join(compared)} FROM {table}")
+                query = f"SELECT attnum, attname FROM pg_attribute WHERE attrelid = '{table}'::regclass"
+                present = dict(self.database.execute(f"{query} AND attnum > 0 AND NOT attisdropped"))
+                # A dropped column keeps old values, and a renamed one its name.
+                names = {name: present[n] for n, name in enumerate(("id", *"vsw"), 1) if n in present}
+                rows = sorted(tuple(row[name] for name in names) for row in here.values())
+                there = self.database.execute(f"SELECT {', '.join(names.values())} FROM {table}")
                 assert rows == sorted(map(tuple, there)), table
             else:
                 assert "RETRY TABLE" in error.hint
