@@ -9,9 +9,11 @@
             every second: memory, open files, threads and connections of each process; sizes of log and tables
 
 The first third of the time is the start: caches fill, code is compiled, history reaches the age at which it is removed.
-What is measured after it must stay flat: files, threads and connections must not rise, and the slope of memory is
-printed with the share of it that a straight line explains. The log is bounded by ``--retain-history``, here half a
-minute. With ``--connect``, a client of Spark Connect queries too.
+What is measured after it must stay flat: files, threads and connections must not rise. The medians of the thirds and
+the slopes of the last two are printed, with the share of the last one that a straight line explains: what fills up once
+has a smaller slope in the last third. The log is bounded by ``--retain-history``, here half a minute, and by the views
+of Spark Connect, which retain what they need for ten minutes. With ``--connect``, a client of Spark Connect queries
+too.
 """
 
 from __future__ import annotations
@@ -73,8 +75,13 @@ class Series:
 
     def settled(self) -> Series:
         """Return the part after the first third of the time."""
-        begin = self.at[0] + (self.at[-1] - self.at[0]) / 3
-        kept = [(at, value) for at, value in zip(self.at, self.values, strict=True) if at >= begin]
+        return self.between(1 / 3, 1)
+
+    def between(self, begin: float, end: float) -> Series:
+        """Return the part between two fractions of the time."""
+        first, seconds = self.at[0], self.at[-1] - self.at[0]
+        found = zip(self.at, self.values, strict=True)
+        kept = [(at, value) for at, value in found if begin <= (at - first) / (seconds or 1) <= end]
         return Series(self.unit, *(list(column) for column in zip(*kept, strict=True)))
 
     def slope(self) -> tuple[float, float]:
@@ -109,13 +116,13 @@ class Soak:
         """Yield a line for each quantity."""
         asked = f"{self.queries} queries, {self.connect_queries} through Spark Connect"
         yield f"{self.transactions:,} transactions, {asked}, {len(self.errors)} errors"
-        yield f"{'':12}{'':16}{'first':>10}{'median':>10}{'last':>10}{'per hour':>12}{'line':>7}"
+        yield f"{'':12}{'':16}{'medians of thirds':>30}{'last':>10}{'per hour, second and last':>28}{'line':>7}"
         for (who, what), series in sorted(self.series.items()):
-            settled = series.settled()
-            slope, line = settled.slope()
-            numbers = (series.values[0], statistics.median(settled.values), settled.values[-1])
+            thirds = [series.between(third / 3, (third + 1) / 3) for third in range(3)]
+            (earlier, _), (slope, line) = (third.slope() for third in thirds[1:])
+            numbers = (*(statistics.median(third.values) for third in thirds), series.values[-1])
             shown = "".join(f"{number:10,.1f}" for number in numbers)
-            yield f"{who:12}{f'{what} {series.unit}':16}{shown}{slope:+12,.1f}{line:7.2f}"
+            yield f"{who:12}{f'{what} {series.unit}':16}{shown}{earlier:+14,.1f}{slope:+14,.1f}{line:7.2f}"
 
 
 def soak(minutes: float, folder: Path, packages: Path | None = None) -> Soak:

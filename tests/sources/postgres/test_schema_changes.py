@@ -509,6 +509,23 @@ def test_added_column_with_unknown_old_values_stops_the_table(
     assert [c["after"]["what"] for c in running.changes("audit")] == ["one"]
 
 
+@pytest.mark.parametrize(
+    ("name", "why"), [("OWNER", "which Spark does not distinguish"), ("_penstock_note", "is reserved by Penstock")]
+)
+def test_added_column_with_a_name_that_is_not_possible_downstream_stops_the_table(
+    database: Any, capture: Start, now: Now, name: str, why: str
+) -> None:
+    database.execute(f"{ACCOUNTS}; {AUDIT}")
+    running = capture()
+    database.execute("INSERT INTO accounts VALUES (1, 'a', 1); INSERT INTO audit (what) VALUES ('one')")
+    database.execute(f'ALTER TABLE accounts ADD COLUMN "{name}" text; INSERT INTO accounts (id) VALUES (2)')
+    running.wait(now())
+    assert f"column {name} was added upstream: " in str(running.error("accounts"))
+    assert why in str(running.error("accounts"))
+    assert running.error("audit") is None
+    assert len(running.changes("accounts")) == 1
+
+
 PARTITIONED = """
 CREATE TABLE events (id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
 CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM ('2024-01-01') TO ('2024-02-01');

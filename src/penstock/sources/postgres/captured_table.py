@@ -277,7 +277,8 @@ class CapturedTable(ProducedTable):
             return _CHANGED
         if not all(_is_same(column, other) for column, other in pairs):
             return _CHANGED
-        if any(column.number <= self.width or column.name in table.names for column in added):
+        taken = {name.lower() for name in table.names}
+        if any(column.number <= self.width or column.name.lower() in taken for column in added):
             return _CHANGED  # a column that was not captured was renamed; or one has the name that another one had
         if found.key != table.upstream_key:
             return "its key changed upstream"

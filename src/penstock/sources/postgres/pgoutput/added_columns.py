@@ -19,13 +19,13 @@ Capture of a table continues only if the value is proven; an unknown value stops
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
 
-from penstock.model import RESCUED, TableName
+from penstock.model import RESCUED, TableName, is_reserved
 from penstock.sources.postgres.captured_table import DECLARATION, CapturedColumn, CapturedTable, Declaration
 from penstock.sources.postgres.pgoutput.relations import Relation, RelationColumn
 from penstock.sources.postgres.types import BadValueError, find_types, is_supported
@@ -83,15 +83,26 @@ def describe_added_columns(
     connection: psycopg.Connection[Any], table: CapturedTable, relation: Relation
 ) -> CapturedTable | str:
     """Return the table with the additional columns of `relation`; or the reason why their values are unknown."""
-    added = []
+    added: list[CapturedColumn] = []
     for declared in relation.columns[len(table.present) :]:
-        if table.rescue and declared.name.lower() == RESCUED:
-            return f"column {declared.name} was added upstream, and on unrepresentable = 'rescue' uses this name"
-        described = _describe(connection, table, declared)
+        described = _name_problem([*table.columns, *added], declared.name, table) or _describe(
+            connection, table, declared
+        )
         if isinstance(described, str):
             return f"column {declared.name} was added upstream: {described}"
         added.append(described)
     return table.with_added(added)
+
+
+def _name_problem(columns: Sequence[CapturedColumn], name: str, table: CapturedTable) -> str | None:
+    """Return why a name cannot be used downstream, beside these columns; None if it can."""
+    if name.lower() in {column.name.lower() for column in columns}:
+        return "another column has the same name but for its case, which Spark does not distinguish"
+    if is_reserved(name.lower()):
+        return "this name is reserved by Penstock"
+    if table.rescue and name.lower() == RESCUED:
+        return "on unrepresentable = 'rescue' uses this name"
+    return None
 
 
 def _describe(

@@ -42,17 +42,17 @@ def bad_values_hint(captured: CapturedTable, bad: Sequence[BadColumn]) -> str:
     where = bad_values_condition([column for column, _ in bad])
     found = f" Find them with: SELECT * FROM {quoted_table(table)} WHERE {where};" if where else ""
     retry = f"Change such values upstream, then take a new snapshot: ALTER SOURCES … RETRY TABLE {table};"
-    texts = [column.name for column, reason in bad if reason.endswith(KEEP_TEXT)]
+    texts = [column for column, reason in bad if reason.endswith(KEEP_TEXT)]
     if not texts:
         return retry + found
-    names = ", ".join(f"{table}.{name}" for name in texts)
+    names = ", ".join(f"{table}.{column.upstream}" for column in texts)
     other = f" To keep them, set `text columns` = {names} (ALTER SOURCES … SET), or `exclude columns` to omit them."
     return retry + found + other + _rescue_hint(captured, texts)
 
 
-def _rescue_hint(captured: CapturedTable, columns: Sequence[str]) -> str:
+def _rescue_hint(captured: CapturedTable, columns: Sequence[CapturedColumn]) -> str:
     """Return that the option `on unrepresentable` keeps these values, or why it does not."""
-    keys = [name for name in columns if name in captured.key]
+    keys = [column.upstream for column in columns if column.name in captured.key]
     if keys:
         return f" Values of key columns ({', '.join(keys)}) cannot be rescued." if captured.rescue else ""
     return "" if captured.rescue else " Or set `on unrepresentable` = 'rescue', which stores their text beside the row."

@@ -64,6 +64,7 @@ class WindowReader(Windows):
         try:
             self._require_primary()
             self._key = key_columns(self._connection, table)
+            self._update_names()
         except BaseException:
             self.close()
             raise
