@@ -14,7 +14,9 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog.store import Catalog
+from penstock.engine.catalog_records import instance_of
 from penstock.engine.runner import HomeRunner
+from penstock.engine.table_names import named_source
 from penstock.home import Home
 from penstock.layout import base_path, catalog_path
 from penstock.live import Live
@@ -73,6 +75,21 @@ class Shop:
         verdicts = [verdict for verdict in self.home.verify(self.store, "shop") if verdict.error is None]
         assert verdicts
         return all(verdict.equal for verdict in verdicts)
+
+    def all_equal(self) -> bool:
+        """Whether all tables can be compared, and equal their upstream tables at one position."""
+        verdicts = self.home.verify(self.store, "shop")
+        assert [verdict.error for verdict in verdicts] == [None] * len(verdicts)
+        return all(verdict.equal for verdict in verdicts)
+
+    def values(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
+        """The values of some columns of a live table, sorted."""
+        return sorted(tuple(row[name] for name in columns) for row in self.rows(table))
+
+    def generation(self, table: str) -> int:
+        """How often a table was captured again."""
+        produced = instance_of(named_source(self.catalog, "shop")).produced()
+        return next(each.generation for each in produced if each.name.name == table)
 
     def columns(self, table: str) -> list[str]:
         """The columns of a live table."""

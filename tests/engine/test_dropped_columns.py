@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from tests.engine.shop import Shop
 
-from penstock.engine.catalog_records import instance_of
-from penstock.engine.table_names import named_source
 from penstock.errors import TransientError
 from penstock.testing.waiting import until
 
@@ -18,21 +15,6 @@ CREATE TABLE t (id int PRIMARY KEY, a text, "c.d" text NOT NULL);
 INSERT INTO t SELECT n, 'a', 'c' FROM generate_series(1, 5) n;
 CREATE TABLE audit (id int PRIMARY KEY)
 """
-
-
-def _rows(shop: Shop, *names: str) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row[name] for name in names) for row in shop.rows("t"))
-
-
-def _equal(shop: Shop) -> bool:
-    verdicts = shop.home.verify(shop.store, "shop")
-    assert [verdict.error for verdict in verdicts] == [None] * len(verdicts)
-    return all(verdict.equal for verdict in verdicts)
-
-
-def _generation(shop: Shop) -> int:
-    produced = instance_of(named_source(shop.catalog, "shop")).produced()
-    return next(table.generation for table in produced if table.name.name == "t")
 
 
 def _is_captured_again(shop: Shop) -> bool:
@@ -48,13 +30,13 @@ def _check(shop: Shop) -> None:
     execute = shop.database.execute
     execute("UPDATE t SET a = 'b' WHERE id = 1")
     execute("ALTER TABLE t DROP COLUMN \"c.d\"; UPDATE t SET a = 'z' WHERE id = 2; DELETE FROM t WHERE id = 3")
-    assert _equal(shop)
+    assert shop.all_equal()
     expected = [(1, "b", "c"), (2, "z", None), (4, "a", "c"), (5, "a", "c")]
-    assert _rows(shop, "id", "a", "c.d") == expected
+    assert shop.values("t", "id", "a", "c.d") == expected
     assert shop.columns("t") == ["id", "a", "c.d"]
     execute("ALTER TABLE t ADD COLUMN e int DEFAULT 7; INSERT INTO t VALUES (6, 'x', 8)")
-    assert _equal(shop)
-    assert _rows(shop, "id", "e") == [(1, 7), (2, 7), (4, 7), (5, 7), (6, 8)]
+    assert shop.all_equal()
+    assert shop.values("t", "id", "e") == [(1, 7), (2, 7), (4, 7), (5, 7), (6, 8)]
 
     def is_applied() -> bool:
         (source,) = shop.home.status().sources
@@ -62,17 +44,17 @@ def _check(shop: Shop) -> None:
         return all(table.behind == 0 for table in source.tables)
 
     until(is_applied, "all changes to be merged")
-    assert _equal(shop)
-    assert _rows(shop, "id", "a", "c.d")[:4] == expected
+    assert shop.all_equal()
+    assert shop.values("t", "id", "a", "c.d")[:4] == expected
 
 
 def test_rows_that_change_after_the_drop_have_null(start_shop: Callable[..., Shop]) -> None:
     shop = start_shop(SETUP)
     _check(shop)
     shop.home.retry("shop", "t")
-    until(lambda: _generation(shop) == 1 and shop.state("t") == "live", "the new snapshot")
+    until(lambda: shop.generation("t") == 1 and shop.state("t") == "live", "the new snapshot")
     assert shop.columns("t") == ["id", "a", "e"], "a new snapshot has the present columns"
-    assert _equal(shop)
+    assert shop.all_equal()
 
 
 @pytest.mark.deep
@@ -81,21 +63,21 @@ def test_rows_that_change_after_the_drop_have_null_in_spark(start_spark_shop: Ca
     shop = start_spark_shop(SETUP)
     _check(shop)
     assert shop.home.repair("shop", "t", everything=True).rows_changed == 0
-    assert (5, "c") in _rows(shop, "id", "c.d")
+    assert (5, "c") in shop.values("t", "id", "c.d")
     shop.plant("t", lambda delta: delta.update("id = 5", {"a": "'wrong'"}))
-    assert not _equal(shop)
+    assert not shop.all_equal()
     assert shop.home.repair("shop", "t", keys=[5, 4]).rows_changed == 1
-    assert _equal(shop)
-    assert [row for row in _rows(shop, "id", "a", "c.d") if row[0] in (4, 5)] == [(4, "a", "c"), (5, "a", None)]
+    assert shop.all_equal()
+    assert [row for row in shop.values("t", "id", "a", "c.d") if row[0] in (4, 5)] == [(4, "a", "c"), (5, "a", None)]
 
 
 def test_difference_in_another_column_is_found(start_shop: Callable[..., Shop]) -> None:
     shop = start_shop(SETUP)
     shop.database.execute("ALTER TABLE t DROP COLUMN \"c.d\"; INSERT INTO t VALUES (6, 'x')")
-    assert _equal(shop)
+    assert shop.all_equal()
     until(lambda: all(table.behind == 0 for table in shop.home.status().sources[0].tables), "apply")
     shop.tamper("t", lambda rows: rows.slice(1))
-    assert not _equal(shop)
+    assert not shop.all_equal()
 
 
 def test_column_that_is_dropped_during_the_snapshot(start_shop: Callable[..., Shop]) -> None:
@@ -110,8 +92,8 @@ def test_column_that_is_dropped_during_the_snapshot(start_shop: Callable[..., Sh
         until(lambda: _is_captured_again(shop), "a position after the last state")
     until(lambda: shop.state("t") == "live", "the snapshot")
     shop.database.execute("UPDATE t SET a = 'later' WHERE id = 1")
-    assert _equal(shop)
+    assert shop.all_equal()
     assert shop.columns("t") == ["id", "a", "c.d"]
-    assert {row[1] for row in _rows(shop, "id", "c.d")} == {None}
+    assert {row[1] for row in shop.values("t", "id", "c.d")} == {None}
     (source,) = shop.home.status().sources
     assert [table.error for table in source.tables] == [None, None]

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from tests.engine.shop import Shop
 
-from penstock.engine.catalog_records import instance_of
-from penstock.engine.table_names import named_source
 from penstock.errors import DefiniteError
 from penstock.sources.postgres.snapshot.database import PostgresSnapshot
 from penstock.testing.waiting import until
@@ -30,21 +28,6 @@ INSERT INTO bag VALUES (1, 'x'), (1, 'x'), (2, NULL)
 SWAP = 'ALTER TABLE t RENAME a TO x; ALTER TABLE t RENAME "c.d" TO a; ALTER TABLE t RENAME x TO "c.d"'
 
 
-def _rows(shop: Shop, *names: str) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row[name] for name in names) for row in shop.rows("t"))
-
-
-def _equal(shop: Shop) -> bool:
-    verdicts = shop.home.verify(shop.store, "shop")
-    assert [verdict.error for verdict in verdicts] == [None] * len(verdicts)
-    return all(verdict.equal for verdict in verdicts)
-
-
-def _generation(shop: Shop) -> int:
-    produced = instance_of(named_source(shop.catalog, "shop")).produced()
-    return next(table.generation for table in produced if table.name.name == "t")
-
-
 def _is_applied(shop: Shop) -> bool:
     (source,) = shop.home.status().sources
     assert {table.error for table in source.tables} == {None}
@@ -54,33 +37,33 @@ def _is_applied(shop: Shop) -> bool:
 def _check(shop: Shop) -> None:
     execute = shop.database.execute
     execute(SWAP)
-    assert _equal(shop), "before any row change"
+    assert shop.all_equal(), "before any row change"
     execute("ALTER TABLE t RENAME id TO number; UPDATE t SET a = 'new', number = 10 WHERE number = 1")
     execute("INSERT INTO t VALUES (6, 'in a', 'in c'); DELETE FROM t WHERE number = 2")
     execute(
         "ALTER TABLE bag RENAME a TO \"A\"; UPDATE bag SET b = 'y' WHERE \"A\" = 2; INSERT INTO bag VALUES (3, 'z')"
     )
-    assert _equal(shop)
+    assert shop.all_equal()
     assert shop.columns("t") == ["id", "a", "c.d"]
     expected = [(3, "a3", "c3"), (4, "a4", "c4"), (5, "a5", "c5"), (6, "in a", "in c"), (10, "a1", "new")]
-    assert _rows(shop, "id", "a", "c.d") == expected
+    assert shop.values("t", "id", "a", "c.d") == expected
     execute('ALTER TABLE t DROP COLUMN "c.d"; UPDATE t SET a = a WHERE number = 5')
-    assert _equal(shop)
+    assert shop.all_equal()
     execute("ALTER TABLE t ADD COLUMN e int DEFAULT 7")
     execute("INSERT INTO t (number, a) VALUES (7, 'c7')")
     until(lambda: _is_applied(shop), "all changes to be merged")
-    assert _equal(shop)
-    assert _rows(shop, "id", "a", "c.d", "e")[-2:] == [(7, None, "c7", 7), (10, "a1", "new", 7)]
+    assert shop.all_equal()
+    assert shop.values("t", "id", "a", "c.d", "e")[-2:] == [(7, None, "c7", 7), (10, "a1", "new", 7)]
 
 
 def test_renamed_columns_keep_their_names_until_a_new_snapshot(start_shop: Callable[..., Shop]) -> None:
     shop = start_shop(SETUP)
     _check(shop)
     shop.home.retry("shop", "t")
-    until(lambda: _generation(shop) == 1 and shop.state("t") == "live", "the new snapshot")
+    until(lambda: shop.generation("t") == 1 and shop.state("t") == "live", "the new snapshot")
     assert shop.columns("t") == ["number", "a", "e"], "a new snapshot has the present names"
-    assert (7, "c7", 7) in _rows(shop, "number", "a", "e")
-    assert _equal(shop)
+    assert (7, "c7", 7) in shop.values("t", "number", "a", "e")
+    assert shop.all_equal()
 
 
 @pytest.mark.deep
@@ -90,12 +73,12 @@ def test_renamed_columns_in_spark(start_spark_shop: Callable[..., Shop]) -> None
     _check(shop)
     assert shop.home.repair("shop", "t", everything=True).rows_changed == 0
     shop.plant("t", lambda delta: delta.update("id = 5", {"`c.d`": "'wrong'"}))
-    assert not _equal(shop)
+    assert not shop.all_equal()
     with pytest.raises(DefiniteError, match=r"renamed upstream: id is number now, c\.d is a now"):
         shop.home.repair("shop", "t", where="e = 7")
     assert shop.home.repair("shop", "t", keys=[5]).rows_changed == 1
-    assert _equal(shop)
-    assert (5, "c5") in _rows(shop, "id", "c.d")
+    assert shop.all_equal()
+    assert (5, "c5") in shop.values("t", "id", "c.d")
 
 
 def test_columns_are_renamed_during_the_snapshot(start_shop: Callable[..., Shop]) -> None:
@@ -117,11 +100,11 @@ def _check_rename_during_the_snapshot(shop: Shop) -> None:
         shop.database.execute("INSERT INTO t VALUES (7, 'in a', 'in c')")
     until(lambda: shop.state("t") == "live", "the snapshot")
     shop.database.execute("UPDATE t SET a = 'later' WHERE number = 1")
-    assert _equal(shop)
+    assert shop.all_equal()
     named = shop.columns("t")
     assert named in (["id", "a", "c.d"], ["number", "c.d", "a"])
-    assert _rows(shop, *named)[-2:] == [(6, "before", "c"), (7, "in a", "in c")]
-    assert _rows(shop, *named)[0] == (1, "a1", "later")
+    assert shop.values("t", *named)[-2:] == [(6, "before", "c"), (7, "in a", "in c")]
+    assert shop.values("t", *named)[0] == (1, "a1", "later")
 
 
 def test_snapshot_is_repeated_if_columns_are_renamed_while_it_reads(start_shop: Callable[..., Shop]) -> None:
@@ -139,10 +122,10 @@ def test_snapshot_is_repeated_if_columns_are_renamed_while_it_reads(start_shop: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PostgresSnapshot, "copy", swap_before)
         shop.home.retry("shop", "t")
-        until(lambda: _generation(shop) == 1 and shop.state("t") == "live", "the new snapshot")
+        until(lambda: shop.generation("t") == 1 and shop.state("t") == "live", "the new snapshot")
     assert len(copied) > 1
-    assert _equal(shop)
-    assert _rows(shop, *shop.columns("t"))[0] == (1, "a1", "c1")
+    assert shop.all_equal()
+    assert shop.values("t", *shop.columns("t"))[0] == (1, "a1", "c1")
 
 
 def test_readers_of_changes_continue(start_shop: Callable[..., Shop]) -> None:
@@ -151,7 +134,7 @@ def test_readers_of_changes_continue(start_shop: Callable[..., Shop]) -> None:
     since = shop.home.frontiers("shop").durable
     shop.database.execute("UPDATE t SET a = 'before' WHERE id = 3")
     shop.database.execute(f"{SWAP}; UPDATE t SET \"c.d\" = 'after' WHERE id = 3")
-    until(lambda: (3, "after", "c3") in _rows(shop, "id", "a", "c.d"), "both changes")
+    until(lambda: (3, "after", "c3") in shop.values("t", "id", "a", "c.d"), "both changes")
     with closing(shop.home.tail("shop", ["public.t"], start=since)) as tail:
         changes = [row for each in itertools.islice(tail, 2) for row in each.tables["public.t"].to_pylist()]
     assert [row["after"] for row in changes] == [

@@ -76,7 +76,7 @@ class PublicationWatch:
         self._columns = {table.name: table.columns for table in config.tables}
         self.facts = config.facts
         self._stayed: dict[int, set[str]] = {}
-        """The columns of each table, by OID, that are the same ones as in the check before."""
+        """The columns of each table, by OID, that existed at the last check, under any name."""
 
     def is_due(self) -> bool:
         """Return whether the next check is due."""
